@@ -28,6 +28,10 @@ const NVIDIA_SEMAPHORE_FIRST: u16 = 54;
 const CLASSES: usize = 48;
 const INLINE_LINE: usize = 52;
 const INLINE_BYTE: usize = 53;
+/// Words that no method of any engine has.
+const REST_LAST: usize = 62;
+/// Words that say where a copy that gave way is.
+pub(crate) const REST_WORDS: usize = 4;
 
 /// The method registers of a copy engine or of M2MF: methods 200–23c and 300–37c, with the inline position
 /// and the classes bound.
@@ -44,6 +48,17 @@ impl Default for Registers {
 }
 
 impl Registers {
+    /// Words of an engine that none of its methods has: see [`crate::paused`].
+    pub(crate) fn rest(&self, engine: Engine) -> [u32; REST_WORDS] {
+        rest_words(engine).map(|index| self.0[index])
+    }
+
+    pub(crate) fn set_rest(&mut self, engine: Engine, words: [u32; REST_WORDS]) {
+        for (index, word) in rest_words(engine).into_iter().zip(words) {
+            self.0[index] = word;
+        }
+    }
+
     /// Value of a method register; zero for one outside the two ranges.
     pub(crate) fn get(&self, method: u16) -> u32 {
         index_of(method).map_or(0, |index| self.0[index])
@@ -103,6 +118,18 @@ impl Registers {
         self.0[INLINE_LINE] = line;
         self.0[INLINE_BYTE] = byte;
     }
+}
+
+/// The position of inline data is M2MF's, and semaphores with methods at 240 are those of copy engines.
+fn rest_words(engine: Engine) -> [usize; REST_WORDS] {
+    let [first, second] = match engine {
+        Engine::Graph => [
+            NVIDIA_SEMAPHORE_FIRST.into(),
+            usize::from(NVIDIA_SEMAPHORE_FIRST) + 1,
+        ],
+        _ => [INLINE_LINE, INLINE_BYTE],
+    };
+    [first, second, REST_LAST, REST_LAST + 1]
 }
 
 fn index_of(method: u16) -> Option<usize> {
@@ -202,6 +229,36 @@ mod tests {
         let kept: Vec<u32> = methods.iter().map(|m| registers.get(*m)).collect();
         assert_eq!(kept, methods.iter().map(|m| u32::from(*m)).collect::<Vec<_>>());
         assert_eq!(registers.class(7), 0x90b5);
+    }
+
+    #[test]
+    fn the_rest_of_a_copy_is_beside_the_words_of_methods() {
+        let copies = (0x240..0x260)
+            .chain(0x300..0x320)
+            .chain(0x400..0x420)
+            .chain(0x700..0x740);
+        let m2mf = (0x200..0x240).chain(0x300..0x380);
+        for (engine, methods) in [
+            (Engine::Copy0, copies.step_by(4).collect::<Vec<u16>>()),
+            (Engine::Graph, m2mf.step_by(4).collect()),
+        ] {
+            let mut registers = Registers::default();
+            for method in &methods {
+                registers.set(*method, u32::from(*method));
+            }
+            registers.bind(7, 0x9039);
+            if engine == Engine::Graph {
+                registers.set_inline_position(5, 6);
+            }
+            registers.set_rest(engine, [1, 2, 3, 4]);
+            let kept: Vec<u32> = methods.iter().map(|method| registers.get(*method)).collect();
+            assert_eq!(kept, methods.iter().map(|m| u32::from(*m)).collect::<Vec<_>>());
+            assert_eq!(registers.class(7), 0x9039);
+            if engine == Engine::Graph {
+                assert_eq!(registers.inline_position(), (5, 6));
+            }
+            assert_eq!(registers.rest(engine), [1, 2, 3, 4]);
+        }
     }
 
     #[test]

@@ -23,6 +23,14 @@ pub struct Counters {
     pub tlb_flushes: u64,
     /// Walks that found a valid large and a valid small entry for one address.
     pub overlapping_entries: u64,
+    /// Accesses that the access counters had no room for.
+    pub uncounted_accesses: u64,
+    /// Replayable faults that came into the buffer.
+    pub replayable_faults: u64,
+    /// Replayable faults that found the buffer full: their warps wait, and report again after the next replay.
+    pub stalled_faults: u64,
+    /// Replays that let warps go on.
+    pub replays: u64,
     /// MMU faults, dropped ones included.
     pub mmu_faults: u64,
     /// Errors that PBDMAs raised.
@@ -51,6 +59,8 @@ pub struct Counters {
     pub copies: u64,
     /// Times that a copy gave way to another channel's work.
     pub paused_copies: u64,
+    /// Channels that came into the table with such a copy to go on with.
+    pub carried_copies: u64,
     /// Bytes that copies moved.
     pub copied_bytes: u64,
     /// Clears of 3D completed.

@@ -25,7 +25,7 @@ use crate::{
     pfifo::{Acquire, ChannelId},
     side::Side,
     slices::Slice,
-    transfer::{Completion, Transfer},
+    transfer::{Completion, Launching, Transfer},
 };
 use fermi_spec::{
     addr::GpuVa,
@@ -232,7 +232,8 @@ impl Unit {
 
     /// When the copy that the engine performs gives way; `None` if it performs none. A grid gives way to nobody.
     pub(crate) fn gives_way_at(&self) -> Option<u64> {
-        let is_copying = self.is_in_service() && self.transfer.is_some() && self.grid.is_none();
+        let is_copying =
+            self.is_in_service() && self.transfer.is_some() && self.grid.is_none() && self.list.is_none();
         is_copying.then_some(self.turn.end)
     }
 
@@ -293,12 +294,7 @@ impl FermiModel {
         let engine = self.units[unit].engine;
         let mut effect = match engine {
             Engine::Copy0 | Engine::Copy1 => {
-                let is_nvidia = self.copy_microcode.is_nvidia(self.units[unit].runs_foreign);
-                let methods = if is_nvidia {
-                    copy_nvidia::method
-                } else {
-                    copy::method
-                };
+                let methods = self.copy_methods(unit);
                 methods(&mut self.units[unit].registers, subchannel, method, data)
             }
             _ => self.run_graph_method(subchannel, method, data),
@@ -314,7 +310,11 @@ impl FermiModel {
         match effect {
             Effect::None => {}
             Effect::Start(transfer) => {
-                self.units[unit].transfer = Some(transfer);
+                self.units[unit].transfer = Some(transfer.launched_by(Launching {
+                    subchannel,
+                    method,
+                    data,
+                }));
                 let startup = self.time_of(self.units[unit].channel(), self.timing.copy_startup_ns);
                 self.units[unit].at = self.clock.now().saturating_add(startup);
                 self.begin_turn(unit);
@@ -325,6 +325,14 @@ impl FermiModel {
         }
         let steps = self.graph.take_macro_steps();
         Ok(self.timing.method_ns.saturating_mul(1 + steps))
+    }
+
+    /// The methods of a copy engine with the microcode that it has.
+    pub(crate) fn copy_methods(&self, unit: usize) -> fn(&mut Registers, u8, u16, u32) -> Effect {
+        match self.copy_microcode.is_nvidia(self.units[unit].runs_foreign) {
+            true => copy_nvidia::method,
+            false => copy::method,
+        }
     }
 
     /// Stops the engine for a method that it refuses.
@@ -398,7 +406,9 @@ impl FermiModel {
             if self.units[unit].list.is_some() {
                 self.units[unit].at = self.units[unit].at.saturating_add(rest);
             }
-            return Some(self.timing.graph_switch_ns.saturating_add(rest));
+            let ns = self.timing.graph_switch_ns.saturating_add(rest);
+            self.take_rest(unit, ns);
+            return Some(ns);
         }
         self.units[unit].registers = match self.context_pointer(engine, instance) {
             None => self.contexts.load(engine, instance),
@@ -411,7 +421,9 @@ impl FermiModel {
                 Registers::from_image(&image)
             }
         };
-        Some(self.timing.copy_switch_ns.saturating_add(rest))
+        let ns = self.timing.copy_switch_ns.saturating_add(rest);
+        self.take_rest(unit, ns);
+        Some(ns)
     }
 
     /// Where an engine keeps the context of the channel at `instance`; `None` where the card keeps it.

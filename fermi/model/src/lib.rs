@@ -17,10 +17,12 @@
 //! Mistakes of a driver are answered as the hardware does: by a fault record, an interrupt, an all-ones read. Facts
 //! and their sources are in `fermi_spec`; an assumption of this model is marked as such where it is made.
 
+mod access_counts;
 mod at_once;
 mod backing;
 mod bar0;
 mod bare;
+mod capabilities;
 mod clock;
 mod compute;
 mod context;
@@ -56,6 +58,7 @@ mod pfifo;
 mod pmu;
 mod preempt;
 mod remap;
+mod replay;
 mod schedule;
 mod sharing;
 mod side;
@@ -68,8 +71,10 @@ mod unknown;
 mod userd;
 mod windows;
 
+pub use access_counts::AccessCount;
 pub use backing::{Backing, SystemBus};
 pub use bare::{BareCard, BareCardError};
+pub use capabilities::{Capabilities, ReplayableFaults};
 pub use compute::{GlobalAccess, GridStart, ShaderPlace, WarpStep, WarpWatcher};
 pub use counters::Counters;
 pub use doorbells::{Doorbell, DoorbellWatcher};
@@ -77,6 +82,7 @@ pub use faults::Faults;
 pub use microcode::CopyMicrocode;
 pub use model::{FermiModel, ModelConfig, ModelError, Stepped};
 pub use pci::CONFIG_BYTES;
+pub use replay::ReplayableFault;
 pub use timing::{ShaderTiming, Timing};
 pub use tlb::Translation;
 pub use unknown::Poll;

@@ -6,6 +6,7 @@
 //! (100c80, bit 0) empties the TLBs, as their entries are of the old one (assumption: no driver for GF100 makes one).
 
 use crate::{
+    access_counts::AccessCounts,
     memory::{Memory, Place},
     tlb::{Page, Tlb, Translation},
 };
@@ -103,6 +104,8 @@ pub(crate) struct Mmu {
     /// Value of TLB_DIRECTORY (100cb8).
     pub(crate) flush_directory: u32,
     under_way: Option<FlushUnderWay>,
+    /// Of a card that counts accesses.
+    pub(crate) counts: Option<AccessCounts>,
 }
 
 /// A flush that is not done with the store that began it.
@@ -115,7 +118,8 @@ struct FlushUnderWay {
 }
 
 impl Mmu {
-    pub(crate) fn new() -> Self {
+    /// With or without access counters.
+    pub(crate) fn new(counts_accesses: bool) -> Self {
         Self {
             bar1: Tlb::new(),
             bar3: Tlb::new(),
@@ -124,6 +128,7 @@ impl Mmu {
             config: 0,
             flush_directory: 0,
             under_way: None,
+            counts: counts_accesses.then(AccessCounts::default),
         }
     }
 
@@ -205,6 +210,12 @@ impl Mmu {
         self.flush(mem, (!all).then(|| directory_of(directory)))
     }
 
+    /// Drops everything that the TLBs keep.
+    #[must_use]
+    pub(crate) fn flush_all(&mut self, mem: &mut Memory) -> Flushed {
+        self.flush(mem, None)
+    }
+
     /// Drops what the TLBs keep under `directory`, or everything.
     fn flush(&mut self, mem: &mut Memory, directory: Option<Place>) -> Flushed {
         mem.counters.tlb_flushes += 1;
@@ -242,6 +253,21 @@ impl Mmu {
             TlbClient::Bar3 => &mut self.bar3,
             TlbClient::Peephole => &mut self.peephole,
             TlbClient::Engines => &mut self.engines,
+        }
+    }
+
+    /// Counts an access to each page of a range, if the card counts.
+    #[inline]
+    pub(crate) fn count_range(
+        &mut self,
+        mem: &mut Memory,
+        space: &AddressSpace,
+        va: GpuVa,
+        bytes: u64,
+        is_store: bool,
+    ) {
+        if let Some(counts) = &mut self.counts {
+            mem.counters.uncounted_accesses += counts.count_range(space.directory, va, bytes, is_store);
         }
     }
 

@@ -2,6 +2,7 @@
 
 use crate::{
     backing::{Backing, SystemBus},
+    capabilities::Capabilities,
     clock::Clock,
     compute::{ShaderPlace, WarpWatcher},
     context::Contexts,
@@ -56,6 +57,8 @@ pub struct ModelConfig {
     /// PGRAPH forgives nothing that a card would not: it takes no channel before FECS was started with code of its own and of
     /// the GPCs, it refuses a context image that it never saved, and it writes the register list that an image names.
     pub strict: bool,
+    /// What it can do that no Fermi can.
+    pub capabilities: Capabilities,
 }
 
 /// Why the embedder's request cannot be met.
@@ -90,8 +93,8 @@ pub enum ModelError {
 pub enum Stepped {
     /// There is more to do now.
     Busy,
-    /// Only acquires, stopped units, a preempt that waits for them or an alarm are left: nothing happens until memory,
-    /// a register or the host's time changes. Worth another step soon.
+    /// Only acquires, stopped units, a preempt that waits for them, a grid that waits for pages or an alarm are left: nothing happens
+    /// until memory, a register or the host's time changes, or faults are replayed. Worth another step soon.
     Waiting,
     /// Nothing to do.
     Idle,
@@ -109,6 +112,7 @@ pub struct FermiModel {
     pub(crate) copy_microcode: CopyMicrocode,
     /// PGRAPH is as strict as a card: [`ModelConfig::strict`].
     pub(crate) strict: bool,
+    pub(crate) capabilities: Capabilities,
     pub(crate) links: Links,
     pub(crate) faults: Faults,
     pub(crate) storage: Storage,
@@ -159,6 +163,7 @@ impl FermiModel {
             timing: self.timing,
             copy_microcode: self.copy_microcode,
             strict: self.strict,
+            capabilities: self.capabilities,
         };
         let bar3_changes = self.windows.bar3_changes + 1;
         let at_once = self.pfifo.at_once;
@@ -185,11 +190,12 @@ impl FermiModel {
             vram_bytes: config.vram_bytes,
             identity: Identity::new(config.board, config.vram_bytes),
             mem,
-            mmu: Mmu::new(),
+            mmu: Mmu::new(config.capabilities.access_counters),
             clock: Clock::default(),
             timing: config.timing,
             copy_microcode: config.copy_microcode,
             strict: config.strict,
+            capabilities: config.capabilities,
             links: Links::default(),
             faults: Faults::default(),
             storage: Storage::after_vbios(),

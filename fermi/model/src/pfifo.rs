@@ -20,7 +20,6 @@ use crate::{
     model::FermiModel,
     pbdma::Activity,
     preempt::Preempt,
-    transfer::Transfer,
 };
 use fermi_spec::{
     addr::GpuVa,
@@ -87,8 +86,8 @@ pub(crate) struct Channel {
     /// The engine that did not take its next method when it left its PBDMA. Only with such a method does a channel wait for an engine that is
     /// dead: what it has for PFIFO itself goes on.
     pub(crate) stalled_on: Option<Engine>,
-    /// A copy that gave way to another channel's work, and the engine that it goes on with.
-    pub(crate) paused: Option<(Engine, Transfer)>,
+    /// The engine with a copy that gave way to another channel's work; the channel's context there says where it is.
+    pub(crate) paused: Option<Engine>,
 }
 
 impl Channel {
@@ -417,9 +416,12 @@ impl FermiModel {
             watcher.bound(Some(id.number()));
         }
         let on_list = self.pfifo.channel(id).on_list;
+        let paused = self.kept_pause(table.valid().then(|| Channel::at(table)));
+        self.mem.counters.carried_copies += u64::from(paused.is_some());
         *self.pfifo.channel_mut(id) = Channel {
             table,
             on_list,
+            paused,
             ..Channel::default()
         };
         self.pfifo.refresh(id);

@@ -26,6 +26,7 @@
 
 use crate::{
     counters::Counters,
+    engine::Unit,
     model::{FermiModel, Stepped},
     pbdma::{Activity, WORDS},
     pfifo::{ChannelId, Pfifo},
@@ -70,8 +71,8 @@ impl Pfifo {
     /// Whether PBDMA `pbdma` may take the channel.
     pub(crate) fn may_use(&self, id: ChannelId, pbdma: usize) -> bool {
         let channel = self.channel(id);
-        let paused = channel.paused.as_ref().map(|(engine, _)| *engine);
-        if paused
+        if channel
+            .paused
             .or(channel.stalled_on)
             .is_some_and(|engine| self.is_dead(engine))
         {
@@ -106,7 +107,7 @@ impl FermiModel {
             next = earlier(next, at, Event::PreemptDone);
         }
         for (index, unit) in self.units.iter().enumerate() {
-            if unit.is_working() {
+            if unit.is_working() && !unit.needs_host() {
                 next = earlier(next, unit.at, Event::Unit(index));
             }
         }
@@ -165,6 +166,12 @@ impl FermiModel {
         }
         if self.pfifo.blocked != 0 {
             next = earlier(next, self.pfifo.poll_at, Event::Poll);
+        }
+        for (index, unit) in self.units.iter().enumerate() {
+            if let Some(grid) = unit.grid.as_ref().filter(|_| unit.needs_host()) {
+                let watchdog_at = grid.started.saturating_add(self.timing.shaders.watchdog_ns);
+                next = earlier(next, watchdog_at, Event::Unit(index));
+            }
         }
         if let Some(at) = self.pfifo.preempt.timeout_at() {
             next = earlier(next, at, Event::PreemptTimedOut);
@@ -262,6 +269,7 @@ impl FermiModel {
             || self.pfifo.blocked != 0
             || self.pfifo.has_ready()
             || self.pfifo.preempt.is_waiting()
+            || self.units.iter().any(Unit::needs_host)
             || self.clock.is_alarm_pending()
         {
             Stepped::Waiting

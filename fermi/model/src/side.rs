@@ -101,7 +101,9 @@ impl Pages {
         }
         let inside = va.within(SMALL_PAGE);
         if bytes > SMALL_PAGE - inside {
-            return mmu.translate(mem, space, self.access, va, bytes);
+            let (place, run) = mmu.translate(mem, space, self.access, va, bytes)?;
+            mmu.count_range(mem, space, va, run, self.access.write);
+            return Ok((place, run));
         }
         let page = va.0 / SMALL_PAGE;
         let slot = &mut self.known[(page % REMEMBERED as u64) as usize];
@@ -111,6 +113,7 @@ impl Pages {
             return Ok((place.offset(inside), bytes));
         }
         let (place, run) = mmu.translate(mem, space, self.access, va, bytes)?;
+        mmu.count_range(mem, space, va, run, self.access.write);
         // The limit of an address space may end within a page: then it is not all of the page that may be used.
         if space.limit | (SMALL_PAGE - 1) == space.limit {
             *slot = Some((page, place.before(inside)));

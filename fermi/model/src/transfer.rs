@@ -15,6 +15,10 @@ use fermi_spec::{
     methods::RenderEnable,
 };
 
+mod progress;
+
+pub(crate) use progress::{Launching, Progress};
+
 /// Most bytes that one event moves, so that an access from outside never waits for more.
 pub(crate) const PIECE_BYTES: u64 = 64 << 10;
 /// Most runs that one event moves, for the same reason when they are short, as within a GOB.
@@ -96,6 +100,7 @@ enum Elements {
 /// A copy or a fill that runs, with its position.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Transfer {
+    pub(crate) launching: Launching,
     source: Side,
     pub(crate) target: Side,
     elements: Elements,
@@ -106,6 +111,8 @@ pub(crate) struct Transfer {
     done: u64,
     /// Condition to read before the first byte.
     condition: Option<Condition>,
+    /// It fills the second of two targets.
+    in_second: bool,
     pub(crate) completion: Completion,
 }
 
@@ -135,6 +142,7 @@ impl Transfer {
             (line_bytes, lines)
         };
         Self {
+            launching: Launching::default(),
             source,
             target,
             elements: Elements::Copied,
@@ -143,6 +151,7 @@ impl Transfer {
             line: 0,
             done: 0,
             condition: None,
+            in_second: false,
             completion,
         }
     }
@@ -157,6 +166,7 @@ impl Transfer {
         completion: Completion,
     ) -> Self {
         Self {
+            launching: Launching::default(),
             source,
             target,
             elements: Elements::Remapped(remap),
@@ -165,6 +175,7 @@ impl Transfer {
             line: 0,
             done: 0,
             condition: None,
+            in_second: false,
             completion,
         }
     }
@@ -184,12 +195,14 @@ impl Transfer {
     }
 
     /// Goes on with the lines of a second target, if all is done but these.
-    fn go_on(&mut self) {
+    pub(crate) fn go_on(&mut self) {
         if self.is_finished()
             && let Elements::Filled(_, Some(second)) = self.elements
         {
             *self = Self {
+                launching: self.launching,
                 condition: self.condition,
+                in_second: true,
                 ..Self::filled(second, None, self.completion)
             };
         }

@@ -1,6 +1,6 @@
 //! A bare card, brought up by the driver of the guests, with memory for one kernel and its inputs.
 
-use fermi_model::{BareCard, CopyMicrocode, Counters, ModelConfig, Stepped, Timing};
+use fermi_model::{BareCard, Capabilities, CopyMicrocode, Counters, ModelConfig, Stepped, Timing};
 use fermi_spec::addr::Iova;
 use fermi_spec::bar::Bar;
 use fermi_spec::board::Board;
@@ -46,6 +46,7 @@ impl Machine {
             timing: Timing::of(Board::Gtx480),
             copy_microcode: CopyMicrocode::default(),
             strict: false,
+            capabilities: Capabilities::NONE,
         };
         let card = BareCard::new(config, Iova(0), RAM_BYTES).expect("a card of this size");
         let mut bus = Bus { card, now_ns: 0 };

@@ -55,7 +55,7 @@ impl FermiModel {
         }
     }
 
-    fn note_tlb_flushed(&mut self, flushed: Flushed) {
+    pub(crate) fn note_tlb_flushed(&mut self, flushed: Flushed) {
         self.note_flush(flushed);
         self.windows.forget_spaces();
         self.peephole.forget_space();

@@ -66,6 +66,8 @@ pub(crate) enum Progress {
     Paused,
     /// All warps have exited.
     Done,
+    /// Every warp waits, and some of them for pages.
+    Waiting,
     /// Every warp waits at a barrier that will never be complete.
     Stuck,
 }
@@ -145,9 +147,24 @@ impl Block {
         self.inside.slot
     }
 
-    /// Place of the warp whose turn it is.
+    /// Lets the warps go on that wait for pages.
+    pub(crate) fn replay(&mut self) {
+        for warp in &mut self.warps {
+            if warp.state == WarpState::AtPages {
+                warp.state = WarpState::Running;
+            }
+        }
+    }
+
+    /// Place of the warp whose turn it is; of a block that waits for pages, of the first warp that does.
     pub(crate) fn place(&self) -> ShaderPlace {
-        let warp = &self.warps[self.turn];
+        let mut warps = self.warps.iter();
+        let waiting = warps.find(|warp| warp.state == WarpState::AtPages);
+        let turn = &self.warps[self.turn];
+        let warp = match turn.state {
+            WarpState::Running => turn,
+            _ => waiting.unwrap_or(turn),
+        };
         ShaderPlace {
             block: self.inside.index,
             warp: warp.index,
@@ -184,7 +201,7 @@ impl Block {
                 match warp.state {
                     WarpState::Running => continue,
                     WarpState::Done => self.ended += 1,
-                    WarpState::AtBarrier { .. } => {}
+                    WarpState::AtBarrier { .. } | WarpState::AtPages => {}
                 }
                 if self.ended == self.warps.len() {
                     return Ok(Progress::Done);
@@ -198,7 +215,8 @@ impl Block {
             self.turn = (self.turn + 1) % self.warps.len();
             self.left = TURN;
             if idle > self.warps.len() {
-                return Ok(Progress::Stuck);
+                let waits = self.warps.iter().any(|warp| warp.state == WarpState::AtPages);
+                return Ok(if waits { Progress::Waiting } else { Progress::Stuck });
             }
         }
         Ok(Progress::Paused)

@@ -3,13 +3,16 @@
 //! Rules:
 //! 1. Lanes that execute are the active ones that the guard lets through. Only they read, write and take part.
 //! 2. All sources are read before a result is written.
-//! 3. A warp runs until it waits at a barrier, ends, makes an error, or has used up its budget. Its results depend
+//! 3. On a card with a capability (`crate::capabilities`) an instruction is looked at before any part of it is executed: it is
+//!    executed whole, or its warp waits at it for pages and nothing of it has happened.
+//! 4. A warp runs until it waits, ends, makes an error, or has used up its budget. Its results depend
 //!    on the budget in no other way.
 
 mod access;
 mod arithmetic;
 mod memory;
 mod moves;
+mod reach;
 mod surface;
 mod texture;
 
@@ -20,6 +23,7 @@ use super::{
     code::{Code, Op, Operand},
     launch::Launch,
     outside::Outside,
+    reach::Reach,
     simd::Level,
     stack::Kind,
     tally::Tally,
@@ -53,7 +57,15 @@ pub(super) fn run<W: Watch>(
         let outside = &mut *machine.outside;
         let page = code.page(warp.pc, launch, |offset, bytes| {
             outside.fetch(launch.code.wrapping_add(offset.into()), bytes)
-        })?;
+        });
+        let page = match page {
+            Ok(page) => page,
+            Err(Stop::Fault(refusal)) if machine.outside.waits_for_code(refusal) => {
+                warp.state = WarpState::AtPages;
+                break;
+            }
+            Err(stop) => return Err(stop),
+        };
         while warp.state == WarpState::Running
             && done < budget
             && let Some(op) = page.op(warp.pc)
@@ -62,8 +74,14 @@ pub(super) fn run<W: Watch>(
                 Ok(op) => op,
                 Err(error) => return Err((*error).into()),
             };
+            if let Some(reach) = watch.ahead()
+                && !is_let_through(warp, op, machine, reach)
+            {
+                warp.state = WarpState::AtPages;
+                break;
+            }
             let pc = warp.pc;
-            let before = W::IS_ON.then(|| Before {
+            let before = watch.is_on().then(|| Before {
                 block: machine.block.index(),
                 op: *op,
                 active: warp.active,
@@ -83,6 +101,12 @@ pub(super) fn run<W: Watch>(
         }
     }
     Ok(done)
+}
+
+/// Whether the card lets an instruction reach what it is about to reach; if not, its warp waits.
+fn is_let_through(warp: &Warp, op: &Op, machine: &mut Machine<'_>, reach: &mut Reach) -> bool {
+    reach::of(warp, op, machine, reach);
+    reach.pages.is_empty() || machine.outside.lets_through(reach)
 }
 
 #[inline(always)]

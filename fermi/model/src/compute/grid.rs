@@ -15,8 +15,9 @@ use super::{
     simd::{self, Common, Level},
     tally::Tally,
     trap::{ShaderPlace, Stop, WarpError},
-    watch::{WarpWatcher, Watch, Watched},
+    watch::{Ahead, WarpWatcher, Watch, Watched},
 };
+use crate::replay::FaultBuffer;
 
 /// Instructions of a block before the next one's turn.
 const TURN: u64 = 1 << 16;
@@ -39,6 +40,8 @@ pub(crate) struct Grid {
     per_sm: u32,
     next: u64,
     blocks: VecDeque<Block>,
+    /// Blocks that can do nothing before a replay, in the order in which they began to wait.
+    waiting: Vec<Block>,
     /// Blocks that have ended, to be started again as others: no more than the card holds.
     spare: Vec<Block>,
     free: BTreeSet<u32>,
@@ -49,12 +52,16 @@ pub(crate) struct Grid {
     pub(crate) tally: Tally,
     /// GPU time of the launch.
     pub(crate) started: u64,
+    /// The pages that its warps wait for.
+    pub(crate) faults: FaultBuffer,
 }
 
 /// How far a grid got.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum GridProgress {
     Paused,
+    /// Nothing goes on before a replay.
+    Waiting,
     Done,
 }
 
@@ -75,8 +82,8 @@ pub(crate) fn blocks_per_sm(launch: &Launch) -> u32 {
 }
 
 impl Grid {
-    /// A checked launch, on a card with so many SMs.
-    pub(crate) fn new(launch: Launch, sms: u32, started: u64) -> Self {
+    /// A checked launch, on a card with so many SMs and this buffer for faults.
+    pub(crate) fn new(launch: Launch, sms: u32, started: u64, faults: FaultBuffer) -> Self {
         let per_sm = blocks_per_sm(&launch);
         let sms = sms.max(1);
         Self {
@@ -86,12 +93,14 @@ impl Grid {
             per_sm,
             next: 0,
             blocks: VecDeque::new(),
+            waiting: Vec::new(),
             spare: Vec::new(),
             free: (0..sms * per_sm).collect(),
             left: TURN,
             stuck: 0,
             tally: Tally::default(),
             started,
+            faults,
         }
     }
 
@@ -109,7 +118,14 @@ impl Grid {
     /// Place of the warp that ran last, which is the one that stopped, if one did. `None` before the first
     /// and after the last.
     pub(crate) fn place(&self) -> Option<ShaderPlace> {
-        self.blocks.front().map(Block::place)
+        self.blocks.front().or(self.waiting.first()).map(Block::place)
+    }
+
+    /// Lets all warps go on that wait for pages: each executes its instruction anew.
+    pub(crate) fn replay(&mut self) {
+        self.blocks.extend(self.waiting.drain(..));
+        self.blocks.iter_mut().for_each(Block::replay);
+        self.stuck = 0;
     }
 
     /// Runs for about `budget` instructions of warps.
@@ -120,6 +136,9 @@ impl Grid {
         budget: u64,
     ) -> Result<GridProgress, Stop> {
         match watcher {
+            watcher if outside.looks_ahead() => {
+                self.run_body(Common, outside, &mut Ahead::new(watcher), budget)
+            }
             None => simd::run_grid(self, outside, budget),
             Some(watcher) => self.run_body(Common, outside, &mut Watched(watcher), budget),
         }
@@ -136,7 +155,10 @@ impl Grid {
     ) -> Result<GridProgress, Stop> {
         while budget != 0 {
             if self.blocks.is_empty() && !self.start_block() {
-                return Ok(GridProgress::Done);
+                return Ok(match self.waiting.is_empty() {
+                    true => GridProgress::Done,
+                    false => GridProgress::Waiting,
+                });
             }
             let Some(block) = self.blocks.front_mut() else {
                 continue;
@@ -161,9 +183,20 @@ impl Grid {
                     self.left = TURN;
                     self.stuck = 0;
                 }
+                Progress::Waiting => {
+                    self.waiting.extend(self.blocks.pop_front());
+                    self.left = TURN;
+                    self.stuck = 0;
+                    if self.start_block() {
+                        self.blocks.rotate_right(1);
+                    }
+                }
                 Progress::Stuck => {
                     self.stuck += 1;
                     self.give_way();
+                    if self.stuck > self.blocks.len() && !self.waiting.is_empty() {
+                        return Ok(GridProgress::Waiting);
+                    }
                     // A stuck block stays so, and gives its place to no other: blocks that have yet to start never will.
                     if self.stuck > self.blocks.len() {
                         return Err(WarpError::TimedOut.into());

@@ -2,6 +2,7 @@
 
 use super::{
     coalesce::Places,
+    reach::Reach,
     warp::{Lanes, lanes_of},
 };
 use crate::mmu::Refusal;
@@ -62,6 +63,20 @@ pub(crate) trait Outside {
             self.write(places.addresses[lane], &data[..places.bytes as usize])?;
         }
         Ok(())
+    }
+    /// Whether every instruction is to be looked at before it is executed: [`Self::lets_through`] is asked then, and only then.
+    fn looks_ahead(&self) -> bool {
+        false
+    }
+    /// Whether an instruction may reach these pages now; if not, its warp waits until the grid is told to replay.
+    fn lets_through(&mut self, reach: &Reach) -> bool {
+        let _ = reach;
+        true
+    }
+    /// Whether a warp waits for code that was refused.
+    fn waits_for_code(&mut self, refusal: Refusal) -> bool {
+        let _ = refusal;
+        false
     }
     /// Replaces the 4 or 8 bytes at `va`; returns the old value.
     fn atomic(&mut self, va: u64, bytes: u32, change: &mut dyn FnMut(u64) -> u64) -> Result<u64, Refusal>;

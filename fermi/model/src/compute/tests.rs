@@ -19,16 +19,17 @@ use super::{
     trap::{ShaderPlace, Stop, WarpError},
     watch::{WarpStep, WarpWatcher},
 };
-use crate::mmu::Refusal;
+use crate::{mmu::Refusal, replay::FaultBuffer};
 
 mod constants;
+mod demand;
 mod levels;
 mod textures;
 
 const CODE: u64 = 0x10_0000;
 
 /// Memory by pages that exist once they were given.
-#[derive(Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 struct Flat {
     pages: BTreeMap<u64, Vec<u8>>,
 }
@@ -126,11 +127,23 @@ fn load(memory: &mut Flat, program: &Program) {
     memory.put(CODE, &bytes);
 }
 
-/// Runs a launch in pieces of `piece` instructions.
+/// Runs a launch in pieces of `piece` instructions, and once more on memory that comes page by page.
 fn run(memory: &mut Flat, program: &Program, launch: Launch, piece: u64) -> Result<Tally, Stop> {
     load(memory, program);
     launch.check().expect("a launch that can be");
-    let mut grid = Grid::new(launch, 15, 0);
+    let mut demanded = memory.clone();
+    let tally = run_once(memory, launch.clone(), piece);
+    let (other, _) = demand::run(&mut demanded, &launch, piece);
+    assert_eq!(tally.is_ok(), other.is_ok(), "{tally:?} {other:?}");
+    if tally.is_ok() {
+        assert!(*memory == demanded, "page by page the memory becomes another");
+    }
+    tally
+}
+
+/// Runs a launch in pieces of `piece` instructions.
+fn run_once(memory: &mut Flat, launch: Launch, piece: u64) -> Result<Tally, Stop> {
+    let mut grid = Grid::new(launch, 15, 0, FaultBuffer::default());
     for _ in 0..1_000_000 {
         if grid.run(memory, None, piece)? == GridProgress::Done {
             return Ok(grid.tally);
@@ -684,10 +697,11 @@ const MIXTURE: &str = "
 fn watched(memory: &mut Flat, program: &Program, launch: Launch) -> (Result<Tally, Stop>, Grid, Checking) {
     load(memory, program);
     let mut watcher = Checking::default();
-    let mut grid = Grid::new(launch, 15, 0);
+    let mut grid = Grid::new(launch, 15, 0, FaultBuffer::default());
     loop {
         match grid.run(memory, Some(&mut watcher), 100) {
             Ok(GridProgress::Paused) => {}
+            Ok(GridProgress::Waiting) => panic!("a grid waits without being looked at"),
             Ok(GridProgress::Done) => return (Ok(grid.tally), grid, watcher),
             Err(stop) => return (Err(stop), grid, watcher),
         }

@@ -93,6 +93,8 @@ pub(crate) enum WarpState {
         /// Lanes that executed it.
         lanes: u32,
     },
+    /// Waits for pages at its program counter: for a replay.
+    AtPages,
     /// All lanes have exited.
     Done,
 }

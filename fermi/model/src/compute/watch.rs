@@ -1,11 +1,11 @@
 //! Watching warps while they run.
 //!
-//! The interpreter is compiled twice: for runs without a watcher, where [`Watch`] is `()` and costs nothing, and
-//! for runs with one.
+//! The interpreter is compiled three times: for runs without a watcher, where [`Watch`] is `()` and costs nothing, for runs
+//! with one, and for cards that look at each instruction before it is executed ([`Ahead`]), with a watcher or without.
 
 use fermi_spec::isa::{Instruction, Predicate, Register};
 
-use super::{code::Op, warp::Warp};
+use super::{code::Op, reach::Reach, warp::Warp};
 
 /// Sees every instruction of every warp, in the order in which they are executed.
 ///
@@ -118,17 +118,26 @@ pub(super) struct Before {
     pub(super) global: Option<GlobalAccess>,
 }
 
-/// A watcher, or none.
+/// What sees instructions before and after they are executed.
 pub(super) trait Watch {
+    /// Room for what an instruction is about to reach, if the card is asked before each one. A constant where there is none.
+    #[inline(always)]
+    fn ahead(&mut self) -> Option<&mut Reach> {
+        None
+    }
+
     /// Whether there is a watcher.
-    const IS_ON: bool;
+    fn is_on(&self) -> bool;
 
     /// Called after each instruction, if there is a watcher.
     fn see(&mut self, before: &Before, after: &Warp, is_stop: bool);
 }
 
 impl Watch for () {
-    const IS_ON: bool = false;
+    #[inline(always)]
+    fn is_on(&self) -> bool {
+        false
+    }
 
     #[inline(always)]
     fn see(&mut self, _: &Before, _: &Warp, _: bool) {}
@@ -138,7 +147,10 @@ impl Watch for () {
 pub(super) struct Watched<'a>(pub(super) &'a mut dyn WarpWatcher);
 
 impl Watch for Watched<'_> {
-    const IS_ON: bool = true;
+    #[inline(always)]
+    fn is_on(&self) -> bool {
+        true
+    }
 
     fn see(&mut self, before: &Before, after: &Warp, is_stop: bool) {
         // It was decoded before, so it decodes again.
@@ -156,5 +168,36 @@ impl Watch for Watched<'_> {
             global: before.global,
             after,
         });
+    }
+}
+
+/// Looks at instructions before they are executed, and passes them on to a watcher if there is one.
+pub(super) struct Ahead<'a> {
+    watched: Option<Watched<'a>>,
+    reach: Reach,
+}
+
+impl<'a> Ahead<'a> {
+    pub(super) fn new(watcher: Option<&'a mut dyn WarpWatcher>) -> Self {
+        Self {
+            watched: watcher.map(Watched),
+            reach: Reach::default(),
+        }
+    }
+}
+
+impl Watch for Ahead<'_> {
+    fn ahead(&mut self) -> Option<&mut Reach> {
+        Some(&mut self.reach)
+    }
+
+    fn is_on(&self) -> bool {
+        self.watched.is_some()
+    }
+
+    fn see(&mut self, before: &Before, after: &Warp, is_stop: bool) {
+        if let Some(watched) = &mut self.watched {
+            watched.see(before, after, is_stop);
+        }
     }
 }

@@ -5,13 +5,18 @@
 //! access all the same, as it may be taken away by another thread.
 
 use crate::{
-    compute::{Lanes, Outside, Places, SEGMENT_BYTES, lanes_of},
+    capabilities::Capabilities,
+    compute::{Lanes, Outside, Places, Reach, SEGMENT_BYTES, lanes_of},
     l2::{L2, Touch},
     memory::{Memory, Place},
     mmu::{Access, AddressSpace, Mmu, Refusal},
+    replay::{self, FaultBuffer},
     timing::Traffic,
 };
-use fermi_spec::addr::{Aperture, GpuVa, SMALL_PAGE};
+use fermi_spec::{
+    addr::{Aperture, GpuVa, SMALL_PAGE},
+    fault::client,
+};
 
 /// Pages of which the translation is kept, for loads and for stores each.
 const PAGES: usize = 2048;
@@ -85,6 +90,23 @@ pub(crate) struct Moved {
     pub(crate) same_word: u64,
 }
 
+/// A card with a capability looks at what instructions are about to reach.
+pub(super) struct LooksAhead<'a> {
+    counts: bool,
+    /// Where faults go that can be replayed, and the time that they have.
+    faults: Option<(&'a mut FaultBuffer, u64)>,
+}
+
+impl<'a> LooksAhead<'a> {
+    /// `None` for a card without any. The faults of this piece are of the time `now`.
+    pub(super) fn of(capabilities: &Capabilities, faults: &'a mut FaultBuffer, now: u64) -> Option<Self> {
+        (*capabilities != Capabilities::NONE).then(|| Self {
+            counts: capabilities.access_counters,
+            faults: faults.is_on().then_some((faults, now)),
+        })
+    }
+}
+
 /// Gives a piece of a grid access to its address space.
 pub(super) struct ChannelMemory<'a> {
     mmu: &'a mut Mmu,
@@ -95,6 +117,7 @@ pub(super) struct ChannelMemory<'a> {
     /// The segment of the access before, and whether that was a store.
     last: Option<(Place, bool)>,
     pub(super) moved: Moved,
+    pub(super) ahead: Option<LooksAhead<'a>>,
 }
 
 impl<'a> ChannelMemory<'a> {
@@ -115,6 +138,7 @@ impl<'a> ChannelMemory<'a> {
             space,
             last: None,
             moved: Moved::default(),
+            ahead: None,
         }
     }
 
@@ -184,6 +208,25 @@ impl<'a> ChannelMemory<'a> {
         Ok(())
     }
 
+    /// The buffer that a refusal goes to, with the time; `None` if it cannot be replayed.
+    fn faults_for(&mut self, refusal: Refusal) -> Option<(&mut FaultBuffer, u64)> {
+        let (faults, now) = self.ahead.as_mut()?.faults.as_mut()?;
+        replay::is_replayable(refusal).then_some((&mut **faults, *now))
+    }
+
+    /// Counts the pages that an instruction reaches.
+    fn count(&mut self, reach: &Reach) {
+        let Some(counts) = &mut self.mmu.counts else {
+            return;
+        };
+        for page in &reach.pages {
+            let kinds = [page.is_load, page.is_store];
+            if !counts.count(self.space.directory, page.va, kinds) {
+                self.mem.counters.uncounted_accesses += 1;
+            }
+        }
+    }
+
     /// Charges the segments of scattered lanes.
     fn charge_all(&mut self, places: Places<'_>, is_store: bool) -> Result<(), Refusal> {
         let mut lanes = 0u32;
@@ -236,6 +279,43 @@ impl Outside for ChannelMemory<'_> {
             self.mem.store(place, places.bytes, value);
         }
         self.charge_all(places, true)
+    }
+
+    fn looks_ahead(&self) -> bool {
+        self.ahead.is_some()
+    }
+
+    fn lets_through(&mut self, reach: &Reach) -> bool {
+        let (mut is_missing, mut is_refused) = (false, false);
+        for page in &reach.pages {
+            let load = page.is_load.then(|| self.place(page.va, false));
+            let store = page.is_store.then(|| self.place(page.va, true));
+            let refusals = [load, store].into_iter().flatten().filter_map(Result::err);
+            for refusal in refusals.take(1) {
+                is_refused = true;
+                if let Some((faults, now)) = self.faults_for(refusal) {
+                    faults.add(page.va, page.is_store, replay::client_of(reach), now);
+                    is_missing = true;
+                }
+            }
+        }
+        if is_missing {
+            return false;
+        }
+        // What is refused for good is not counted; the access itself finds that out.
+        if !is_refused && self.ahead.as_ref().is_some_and(|ahead| ahead.counts) {
+            self.count(reach);
+        }
+        true
+    }
+
+    fn waits_for_code(&mut self, refusal: Refusal) -> bool {
+        let waits = self.faults_for(refusal);
+        let is_so = waits.is_some();
+        if let Some((faults, now)) = waits {
+            faults.add(refusal.va.0, false, client::GPC_L1, now);
+        }
+        is_so
     }
 
     fn atomic(&mut self, va: u64, bytes: u32, change: &mut dyn FnMut(u64) -> u64) -> Result<u64, Refusal> {

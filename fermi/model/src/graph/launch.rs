@@ -10,7 +10,7 @@
 
 use super::{
     UNIT,
-    channel_memory::{ChannelMemory, Moved},
+    channel_memory::{ChannelMemory, LooksAhead, Moved},
     state::Area,
 };
 use crate::{
@@ -20,6 +20,7 @@ use crate::{
     engine::{Effect, Rejection},
     mmu::{Access, AddressSpace},
     model::FermiModel,
+    replay::FaultBuffer,
     timing::{ShaderTiming, Traffic},
 };
 use fermi_spec::{
@@ -79,7 +80,9 @@ impl FermiModel {
             });
         }
         let shaders = self.timing.shaders;
-        self.units[UNIT].grid = Some(Box::new(Grid::new(launch, shaders.sms, self.clock.now())));
+        let faults = FaultBuffer::new(self.capabilities.replayable_faults);
+        let grid = Grid::new(launch, shaders.sms, self.clock.now(), faults);
+        self.units[UNIT].grid = Some(Box::new(grid));
         self.units[UNIT].at = self.clock.now().saturating_add(shaders.launch_ns);
         Effect::None
     }
@@ -145,31 +148,20 @@ impl FermiModel {
         let (Some(mut grid), Some(space)) = (self.units[unit].grid.take(), self.units[unit].space()) else {
             return 1;
         };
-        let before = grid.tally;
-        let graph = &mut self.graph;
-        let mut memory = ChannelMemory::new(
-            &mut self.mmu,
-            &mut self.mem,
-            &mut graph.l2,
-            &mut graph.pages,
-            space,
-        );
-        let mut watcher = self.watcher.take();
-        let progress = match &mut watcher {
-            None => grid.run(&mut memory, None, PIECE_INSTRUCTIONS),
-            Some(watcher) => grid.run(&mut memory, Some(&mut **watcher), PIECE_INSTRUCTIONS),
-        };
-        let moved = memory.moved;
-        self.watcher = watcher;
-        let did = grid.tally.since(&before);
-        self.mem.stores += moved.stores;
-        self.mem.counters.warp_instructions += did.instructions();
-        self.mem.counters.lane_instructions += did.lane_instructions;
         let now = self.clock.now();
-        let counters = &mut self.mem.counters;
-        counters.shader_vram_bytes += moved.traffic.vram;
-        counters.shader_upstream_bytes += moved.traffic.upstream;
-        counters.shader_downstream_bytes += moved.traffic.downstream;
+        if grid.faults.needs_host() {
+            // Only the watchdog comes before the host.
+            self.stop_grid(&grid, Stop::Error(WarpError::TimedOut));
+            return 1;
+        }
+        if grid.faults.take_replay(now) {
+            self.mem.counters.replays += 1;
+            grid.replay();
+        }
+        let before = grid.tally;
+        let (progress, moved) = self.run_piece(&mut grid, space);
+        let did = grid.tally.since(&before);
+        self.count_piece(&mut grid, &did, &moved);
         let mut end = self.piece_end(&grid, &did, &moved);
         if progress == Ok(GridProgress::Paused) {
             // Also a piece that found nothing to run takes time, so that the watchdog's comes.
@@ -183,6 +175,11 @@ impl FermiModel {
                 self.units[unit].grid = Some(grid);
             }
             Ok(GridProgress::Paused) => self.stop_grid(&grid, Stop::Error(WarpError::TimedOut)),
+            Ok(GridProgress::Waiting) => {
+                grid.faults.is_at_rest = true;
+                self.units[unit].at = end.max(grid.faults.replay_at().unwrap_or(end));
+                self.units[unit].grid = Some(grid);
+            }
             // The end is an event of its own: it is at `at`, not now.
             Ok(GridProgress::Done) if end > now => self.units[unit].grid = Some(grid),
             Ok(GridProgress::Done) => {
@@ -192,6 +189,42 @@ impl FermiModel {
             Err(stop) => self.stop_grid(&grid, stop),
         }
         1 + (did.instructions() / WORK_INSTRUCTIONS) as u32
+    }
+
+    /// Executes a piece of a grid: how far it got, and what it moved.
+    fn run_piece(&mut self, grid: &mut Grid, space: AddressSpace) -> (Result<GridProgress, Stop>, Moved) {
+        let mut faults = std::mem::take(&mut grid.faults);
+        let graph = &mut self.graph;
+        let mut memory = ChannelMemory::new(
+            &mut self.mmu,
+            &mut self.mem,
+            &mut graph.l2,
+            &mut graph.pages,
+            space,
+        );
+        memory.ahead = LooksAhead::of(&self.capabilities, &mut faults, self.clock.now());
+        let mut watcher = self.watcher.take();
+        let progress = match &mut watcher {
+            None => grid.run(&mut memory, None, PIECE_INSTRUCTIONS),
+            Some(watcher) => grid.run(&mut memory, Some(&mut **watcher), PIECE_INSTRUCTIONS),
+        };
+        let moved = memory.moved;
+        self.watcher = watcher;
+        grid.faults = faults;
+        (progress, moved)
+    }
+
+    /// Adds a piece to the counters.
+    fn count_piece(&mut self, grid: &mut Grid, did: &Tally, moved: &Moved) {
+        self.mem.stores += moved.stores;
+        let counters = &mut self.mem.counters;
+        counters.warp_instructions += did.instructions();
+        counters.lane_instructions += did.lane_instructions;
+        counters.shader_vram_bytes += moved.traffic.vram;
+        counters.shader_upstream_bytes += moved.traffic.upstream;
+        counters.shader_downstream_bytes += moved.traffic.downstream;
+        counters.replayable_faults += std::mem::take(&mut grid.faults.came);
+        counters.stalled_faults += std::mem::take(&mut grid.faults.stalled);
     }
 
     /// When a piece is through: its instructions issued, its data moved, and its last atomic operation on the word that has

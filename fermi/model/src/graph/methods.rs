@@ -6,9 +6,11 @@
 
 use super::{UNIT, macros, state::Area};
 use crate::{
+    context::Registers,
     engine::{Effect, Rejection},
     m2mf,
     model::FermiModel,
+    transfer::Launching,
 };
 use fermi_spec::{
     graphics::{
@@ -155,6 +157,21 @@ impl FermiModel {
                 Effect::None
             }
             (class::COMPUTE, compute::LAUNCH) => self.launch(data),
+            _ => Effect::None,
+        }
+    }
+
+    /// The copy or clear that a method starts in the context on the engine, of which nothing changes but `registers`.
+    pub(crate) fn launch_graph_again(&mut self, registers: &mut Registers, launching: Launching) -> Effect {
+        let Launching {
+            subchannel,
+            method,
+            data,
+        } = launching;
+        match (registers.class(subchannel), method) {
+            (class::M2MF, _) => m2mf::method(registers, method, data),
+            (class::THREED, target::CLEAR) => self.clear_targets(Clear::from_bits(data)),
+            (class::TWOD, twod::COPY_START) => self.copy_pixels(),
             _ => Effect::None,
         }
     }

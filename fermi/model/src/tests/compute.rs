@@ -15,16 +15,16 @@ use fermi_spec::{
     },
 };
 
-const CODE: u64 = 0x6000_0000;
+pub(super) const CODE: u64 = 0x6000_0000;
 const CONSTANTS: u64 = 0x6100_0000;
-const A: u64 = 0x7000_0000;
-const B: u64 = 0x7100_0000;
-const C: u64 = 0x7200_0000;
-const BUFFER_BYTES: u64 = 0x10_0000;
+pub(super) const A: u64 = 0x7000_0000;
+pub(super) const B: u64 = 0x7100_0000;
+pub(super) const C: u64 = 0x7200_0000;
+pub(super) const BUFFER_BYTES: u64 = 0x10_0000;
 const SC: u8 = 1;
 
 /// A launch in the making.
-struct Kernel {
+pub(super) struct Kernel {
     program: Program,
     grid: [u32; 2],
     block: u32,
@@ -32,7 +32,7 @@ struct Kernel {
 }
 
 impl Kernel {
-    fn new(source: &str, grid: [u32; 2], block: u32, parameters: &[u32]) -> Self {
+    pub(super) fn new(source: &str, grid: [u32; 2], block: u32, parameters: &[u32]) -> Self {
         Self {
             program: assemble(source).expect("assembles"),
             grid,
@@ -42,7 +42,7 @@ impl Kernel {
     }
 
     /// Methods of the launch and a release of semaphore `va` behind it.
-    fn methods(&self, va: u64, payload: u32) -> Methods {
+    pub(super) fn methods(&self, va: u64, payload: u32) -> Methods {
         let bind = BindConstants::new().with_valid(true).with_bank(0).into_bits();
         let words = self.parameters.len() as u16;
         Methods::new()
@@ -70,13 +70,13 @@ impl Kernel {
 }
 
 /// Memory of a channel for kernels: code, constants and three buffers.
-struct Memories {
-    a: u64,
-    b: u64,
-    c: u64,
+pub(super) struct Memories {
+    pub(super) a: u64,
+    pub(super) b: u64,
+    pub(super) c: u64,
 }
 
-fn prepare(bench: &mut Bench, channel: &Channel, kernel: &Kernel) -> Memories {
+pub(super) fn prepare(bench: &mut Bench, channel: &Channel, kernel: &Kernel) -> Memories {
     let code = bench.allocate(0x1000);
     let bytes: Vec<u8> = kernel
         .program
@@ -100,7 +100,7 @@ fn prepare(bench: &mut Bench, channel: &Channel, kernel: &Kernel) -> Memories {
 
 const VECADD: &str = include_str!("../../../../docs/examples/kernels/vecadd.asm");
 
-fn vecadd(n: u32) -> Kernel {
+pub(super) fn vecadd(n: u32) -> Kernel {
     let parameters = [A as u32, 0, B as u32, 0, C as u32, 0, n];
     Kernel::new(VECADD, [n.div_ceil(128), 1], 128, &parameters)
 }
@@ -385,7 +385,7 @@ fn two_channels_take_turns_between_their_grids() {
 }
 
 /// Takes texel `laneid` of the texture in slot 3 and stores it as texel `laneid` of surface 1.
-const TEXELS: &str = "
+pub(super) const TEXELS: &str = "
     mov b32 $r0 $laneid
     texfetch lzero all $r4:#:#:# t1d $t3 $s0 $r0 ()
     shl b32 $r1 $r0 clamp 0x2
@@ -393,7 +393,7 @@ const TEXELS: &str = "
     exit";
 
 /// A header of a buffer of 32 integers of 32 bits at `va`.
-fn buffer_header(va: u64) -> [u32; 8] {
+pub(super) fn buffer_header(va: u64) -> [u32; 8] {
     [
         0x0f | 4 << 6 | 2 << 18,
         va as u32,
@@ -407,7 +407,7 @@ fn buffer_header(va: u64) -> [u32; 8] {
 }
 
 /// Gives slot 3 the entry of a pool at A whose last entry is `last`, and makes C surface 1.
-fn bindings(entry: u32, pool: u64, last: u32) -> Methods {
+pub(super) fn bindings(entry: u32, pool: u64, last: u32) -> Methods {
     let texture = BindTexture::new().with_valid(true).with_slot(3).with_entry(entry);
     let sampler = BindSampler::new().with_valid(true).with_entry(1);
     let format = SurfaceFormat::new().with_color(0xe4);

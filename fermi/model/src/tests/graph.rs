@@ -343,7 +343,7 @@ fn closed_front_end_takes_no_methods() {
 const INCREMENT: u32 = 1 << 12;
 
 /// A channel with 3D, compute and 2D on subchannels 0 to 2 and a page at [`DATA`]; the page.
-fn with_classes(bench: &mut Bench) -> (Channel, u64) {
+pub(super) fn with_classes(bench: &mut Bench) -> (Channel, u64) {
     let mut channel = bench.channel(1);
     let page = bench.allocate(0x1000);
     bench.map(channel.space, DATA, Page::Vram(page), 0x1000);

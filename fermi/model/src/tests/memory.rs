@@ -147,6 +147,7 @@ fn refused_configurations_say_why() {
         timing: crate::Timing::of(fermi_spec::board::Board::Gtx480),
         copy_microcode: crate::CopyMicrocode::default(),
         strict: false,
+        capabilities: crate::Capabilities::NONE,
     };
     let ram = Arc::new(ram_bus(Arc::new(MmapRegion::new(RAM_BYTES as usize).unwrap())));
     for bytes in [0, 0x1_0000, (1 << 37) + (1 << 20)] {

@@ -1,7 +1,7 @@
 //! A card with memory around it, and a small driver for channels.
 
 use crate::bare::Ram;
-use crate::{BareCard, CopyMicrocode, FermiModel, ModelConfig, Stepped, Timing};
+use crate::{BareCard, Capabilities, CopyMicrocode, FermiModel, ModelConfig, Stepped, Timing};
 use fermi_spec::{
     addr::{Aperture, FRAME, GpuVa, Iova, PDE_SPAN, PhysAddr, SMALL_PAGE},
     bar::Bar,
@@ -96,17 +96,21 @@ pub(super) fn bare() -> Bench {
 }
 
 pub(super) fn bare_with(timing: Timing) -> Bench {
-    bare_of(timing, CopyMicrocode::default(), false)
+    bare_of(config(timing))
 }
 
-fn bare_of(timing: Timing, copy_microcode: CopyMicrocode, strict: bool) -> Bench {
-    let config = ModelConfig {
+fn config(timing: Timing) -> ModelConfig {
+    ModelConfig {
         board: Board::Gtx480,
         vram_bytes: VRAM_BYTES,
         timing,
-        copy_microcode,
-        strict,
-    };
+        copy_microcode: CopyMicrocode::default(),
+        strict: false,
+        capabilities: Capabilities::NONE,
+    }
+}
+
+fn bare_of(config: ModelConfig) -> Bench {
     let bare = BareCard::new(config, Iova(RAM_BASE), RAM_BYTES).unwrap();
     let BareCard {
         model: card,
@@ -134,12 +138,26 @@ pub(super) fn ready_with(timing: Timing) -> Bench {
 
 /// The same with methods of a certain microcode.
 pub(super) fn ready_with_microcode(microcode: CopyMicrocode) -> Bench {
-    make_ready(bare_of(Timing::of(Board::Gtx480), microcode, false))
+    make_ready(bare_of(ModelConfig {
+        copy_microcode: microcode,
+        ..config(Timing::of(Board::Gtx480))
+    }))
 }
 
 /// The same with a PGRAPH that forgives nothing.
 pub(super) fn ready_strict() -> Bench {
-    make_ready(bare_of(Timing::of(Board::Gtx480), CopyMicrocode::default(), true))
+    make_ready(bare_of(ModelConfig {
+        strict: true,
+        ..config(Timing::of(Board::Gtx480))
+    }))
+}
+
+/// The same with capabilities.
+pub(super) fn ready_with_capabilities(timing: Timing, capabilities: Capabilities) -> Bench {
+    make_ready(bare_of(ModelConfig {
+        capabilities,
+        ..config(timing)
+    }))
 }
 
 fn make_ready(mut bench: Bench) -> Bench {

@@ -8,6 +8,7 @@ use super::{
 };
 use crate::compute::{
     code::Op,
+    reach::Reach,
     surface::{Clamp, Lookup, Shape, Surface},
     texture::texel,
     trap::{Stop, WarpError},
@@ -71,6 +72,30 @@ fn accesses(
         all.places[lane] = place;
     }
     Ok(all)
+}
+
+/// What the lanes will load and store.
+pub(super) fn reach(warp: &Warp, op: &Op, lanes: u32, machine: &Machine<'_>, reach: &mut Reach) {
+    let is_whole_texel = op.opcode == Opcode::Sustp;
+    let bytes = (!is_whole_texel).then(|| op.data.bytes());
+    let Ok(accesses) = accesses(warp, op, lanes, machine, bytes) else {
+        return;
+    };
+    let is_store = op.opcode != Opcode::Suldb;
+    for lane in lanes_of(accesses.reaching) {
+        let Some(va) = accesses.places[lane].va() else {
+            continue;
+        };
+        match (bytes, accesses.surfaces[lane].texel()) {
+            (Some(bytes), _) => reach.add(va, bytes.into(), !is_store, is_store),
+            (None, Some(texel)) => {
+                let mask = op.get(field::SURFACE_MASK);
+                let is_part = texel::mask_of(&texel, mask) != texel::mask_of(&texel, 15);
+                reach.add(va, texel.bytes.into(), is_part, true);
+            }
+            (None, None) => {}
+        }
+    }
 }
 
 /// A value of a lane as bytes, as a store takes it from registers.

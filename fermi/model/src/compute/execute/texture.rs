@@ -17,6 +17,9 @@ use fermi_spec::{
 use super::Machine;
 use crate::compute::{
     code::Op,
+    launch::Launch,
+    outside::Outside,
+    reach::{Noting, Reach},
     texture::{Gather, Lookup, Reader, Slot, Texture},
     trap::{Stop, WarpError},
     warp::{Warp, lanes_of},
@@ -88,7 +91,7 @@ pub(super) fn perform(warp: &mut Warp, op: &Op, lanes: u32, machine: &mut Machin
     }
     machine.tally.global(false);
     for lane in lanes_of(lanes) {
-        let results = one(warp, op, lane, machine)?;
+        let results = one(warp, op, lane, machine.launch, machine.outside)?;
         let mask = op.get(field::TEXEL_MASK);
         let mut register = 0;
         for (index, value) in results.into_iter().enumerate() {
@@ -101,8 +104,25 @@ pub(super) fn perform(warp: &mut Warp, op: &Op, lanes: u32, machine: &mut Machin
     Ok(())
 }
 
+/// What the lanes will read, up to the first that makes an error.
+pub(super) fn reach(warp: &Warp, op: &Op, lanes: u32, machine: &Machine<'_>, reach: &mut Reach) {
+    for lane in lanes_of(lanes) {
+        let found = one(warp, op, lane, machine.launch, &mut Noting(reach));
+        if found.is_err() {
+            return;
+        }
+    }
+}
+
 /// The four results of a lane.
-fn one(warp: &Warp, op: &Op, lane: usize, machine: &mut Machine<'_>) -> Result<[u32; 4], Stop> {
+#[inline(always)]
+fn one(
+    warp: &Warp,
+    op: &Op,
+    lane: usize,
+    launch: &Launch,
+    outside: &mut dyn Outside,
+) -> Result<[u32; 4], Stop> {
     let form = Form::of(op);
     let mut first = Taken {
         warp,
@@ -116,7 +136,6 @@ fn one(warp: &Warp, op: &Op, lane: usize, machine: &mut Machine<'_>) -> Result<[
         (op.get(field::TEXTURE), op.get(field::SAMPLER))
     };
     let layer = if form.is_array { leading & 0xffff } else { 0 };
-    let launch = machine.launch;
     let texture = ready(launch.textures.texture(slot))?;
     if op.opcode == Opcode::Txq {
         const DIMENSIONS: u32 = 0;
@@ -136,9 +155,7 @@ fn one(warp: &Warp, op: &Op, lane: usize, machine: &mut Machine<'_>) -> Result<[
             next: op.get(field::SRC_B) as u8,
         },
     };
-    let mut reader = Reader {
-        outside: &mut *machine.outside,
-    };
+    let mut reader = Reader { outside };
     let found = if op.opcode == Opcode::Tld {
         fetch(texture, &mut reader, asked)
     } else {

@@ -2,7 +2,7 @@
 
 use super::{
     super::{grid::Grid, grid::GridProgress, simd},
-    A, B, Flat, assemble, launch, load, noise,
+    A, B, FaultBuffer, Flat, assemble, launch, load, noise,
 };
 
 #[path = "../../../benches/instructions/special.rs"]
@@ -115,7 +115,12 @@ fn results(instruction: &str, input: &[u32], run: simd::Runner) -> Vec<u32> {
     memory.put_words(A, input);
     memory.put_words(B, &vec![0; input.len()]);
     load(&mut memory, &program);
-    let mut grid = Grid::new(launch(&program, [1, 1, 1], [threads, 1, 1], &[]), 15, 0);
+    let mut grid = Grid::new(
+        launch(&program, [1, 1, 1], [threads, 1, 1], &[]),
+        15,
+        0,
+        FaultBuffer::default(),
+    );
     let progress = run(&mut grid, &mut memory, u64::MAX).expect(instruction);
     assert_eq!(progress, GridProgress::Done, "{instruction}");
     memory.words(B, input.len())
