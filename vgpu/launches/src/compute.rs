@@ -14,13 +14,13 @@ use kernel_sets::{Bank, Bound, Kernel, Reason};
 use crate::memory::read;
 use crate::observer::{Look, released};
 use crate::pending::Pending;
-use crate::registers::Registers;
-use crate::work::{Copy, Launch, Opaque, Target, Work};
+use crate::registers::{Registers, Value};
+use crate::work::{Copy, Grid, Launch, Opaque, Target, Work};
 
 /// Constant banks that can be bound.
 const BANKS: usize = 18;
 /// Bytes of a bank that are read; words beyond count as unknown.
-const BANK_BYTES_MAX: u32 = 16 << 10;
+pub(crate) const BANK_BYTES_MAX: u32 = 16 << 10;
 /// Code is read in lines.
 const LINE_BYTES: u32 = 256;
 /// Method of the mode of the condition, behind the address of [`target::CONDITION_HIGH`]: the same in both classes.
@@ -68,10 +68,10 @@ impl Shaders {
     }
 
     /// Executes a method of both classes; whether it was one.
-    fn method(&mut self, method: u16, data: u32, look: &mut Look<'_>, pending: &mut Pending) -> bool {
+    fn method(&mut self, method: u16, data: Option<u32>, look: &mut Look<'_>, pending: &mut Pending) -> bool {
         match method {
             front_end::WAIT_FOR_IDLE => look.found(Work::Wait),
-            shader::REPORT => self.report(ReportSemaphore::from_bits(data), look, pending),
+            shader::REPORT => self.report(data.map(ReportSemaphore::from_bits), look, pending),
             shader::CONSTANT_DATA..=shader::CONSTANT_DATA_LAST => self.store_constant(data, look, pending),
             _ => {
                 self.registers.set(method, data);
@@ -81,12 +81,25 @@ impl Shaders {
         true
     }
 
-    fn report(&mut self, operand: ReportSemaphore, look: &mut Look<'_>, pending: &mut Pending) {
+    /// Executes a method of both classes never, once or often; whether it was one that is more than state then.
+    fn maybe(&mut self, method: u16, look: &mut Look<'_>, pending: &mut Pending) -> bool {
+        match method {
+            front_end::WAIT_FOR_IDLE => {}
+            shader::CONSTANT_DATA..=shader::CONSTANT_DATA_LAST => {
+                self.registers.set(shader::CONSTANT_OFFSET, None);
+                look.opaque(Opaque::State, pending);
+            }
+            _ => return false,
+        }
+        true
+    }
+
+    fn report(&mut self, operand: Option<ReportSemaphore>, look: &mut Look<'_>, pending: &mut Pending) {
         let (at, payload) = (
             self.registers.address(shader::REPORT_HIGH),
             self.registers.get(shader::REPORT_PAYLOAD),
         );
-        let (Some(at), Some(payload)) = (at, payload) else {
+        let (Some(operand), Some(at), Some(payload)) = (operand, at, payload) else {
             return look.opaque(Opaque::State, pending);
         };
         let bytes = if operand.one_word() { 4 } else { 16 };
@@ -103,7 +116,7 @@ impl Shaders {
     }
 
     /// A word for a constant buffer.
-    fn store_constant(&mut self, data: u32, look: &mut Look<'_>, pending: &mut Pending) {
+    fn store_constant(&mut self, data: Option<u32>, look: &mut Look<'_>, pending: &mut Pending) {
         const OFFSET_MASK: u32 = 0xffff;
         let (base, offset) = (
             self.registers.address(shader::CONSTANT_HIGH),
@@ -114,8 +127,11 @@ impl Shaders {
         };
         let at = base.saturating_add((offset & OFFSET_MASK).into());
         self.registers
-            .set(shader::CONSTANT_OFFSET, offset.wrapping_add(4));
-        pending.store(at, &data.to_le_bytes(), look.entry);
+            .set(shader::CONSTANT_OFFSET, Some(offset.wrapping_add(4)));
+        match data {
+            Some(data) => pending.store(at, &data.to_le_bytes(), look.entry),
+            None => pending.spoil(at..at.saturating_add(4), look.entry),
+        }
         inline(at, 4, look);
     }
 
@@ -123,7 +139,7 @@ impl Shaders {
     pub(crate) fn method_of_3d(
         &mut self,
         method: u16,
-        data: u32,
+        data: Option<u32>,
         look: &mut Look<'_>,
         pending: &mut Pending,
     ) {
@@ -133,6 +149,13 @@ impl Shaders {
                 look.opaque(Opaque::Draw, pending);
             }
             _ => drop(self.method(method, data, look, pending)),
+        }
+    }
+
+    /// Executes a method of class 9097 never, once or often, with any data.
+    pub(crate) fn maybe_of_3d(&mut self, method: u16, look: &mut Look<'_>, pending: &mut Pending) {
+        if !self.maybe(method, look, pending) {
+            self.method_of_3d(method, None, look, pending);
         }
     }
 }
@@ -199,19 +222,40 @@ impl Compute {
         self.table.fill(None);
     }
 
-    pub(crate) fn method(&mut self, method: u16, data: u32, look: &mut Look<'_>, pending: &mut Pending) {
+    /// Executes a method; data that is not known makes all unknown that it may set.
+    pub(crate) fn method(
+        &mut self,
+        method: u16,
+        data: Option<u32>,
+        look: &mut Look<'_>,
+        pending: &mut Pending,
+    ) {
         match method {
-            compute::GLOBAL_ENTRY => {
-                let entry = GlobalEntry::from_bits(data);
-                self.table[usize::from(entry.index())] = Some(entry.high());
-            }
-            compute::BIND_CONSTANTS => self.bind(BindConstants::from_bits(data)),
-            compute::UNBIND_ALL if UnbindAll::from_bits(data).constants() => {
-                self.banks.fill(Binding::Nothing);
-            }
+            compute::GLOBAL_ENTRY => match data.map(GlobalEntry::from_bits) {
+                Some(entry) => self.table[usize::from(entry.index())] = Some(entry.high()),
+                None => self.table.fill(None),
+            },
+            compute::BIND_CONSTANTS => match data.map(BindConstants::from_bits) {
+                Some(operand) => self.bind(operand),
+                None => self.banks.fill(Binding::Unknown),
+            },
+            compute::UNBIND_ALL => match data.map(|data| UnbindAll::from_bits(data).constants()) {
+                Some(true) => self.banks.fill(Binding::Nothing),
+                Some(false) => {}
+                None => self.banks.fill(Binding::Unknown),
+            },
             compute::LAUNCH => self.launch(look, pending),
             _ if self.shaders.method(method, data, look, pending) => {}
             _ => self.registers.set(method, data),
+        }
+    }
+
+    /// Executes a method never, once or often, with any data.
+    pub(crate) fn maybe(&mut self, method: u16, look: &mut Look<'_>, pending: &mut Pending) {
+        match method {
+            compute::LAUNCH => look.opaque(Opaque::State, pending),
+            _ if self.shaders.maybe(method, look, pending) => {}
+            _ => self.method(method, None, look, pending),
         }
     }
 
@@ -235,16 +279,22 @@ impl Compute {
     }
 
     fn launch(&mut self, look: &mut Look<'_>, pending: &mut Pending) {
-        match self.launched(look, pending) {
-            Ok(launch) => {
+        let found = self.grid().and_then(|grid| match look.limits.kernel {
+            Some(limits) => Ok((grid, Some(self.launched(grid, limits, look, pending)?))),
+            None => Ok((grid, None)),
+        });
+        match found {
+            Ok((_, Some(launch))) => {
                 self.note_stores(&launch, look.entry, pending);
                 look.found(Work::Launch(Box::new(launch)));
             }
+            Ok((grid, None)) => look.grid(grid, pending),
             Err(why) => look.opaque(why, pending),
         }
     }
 
-    fn launched(&self, look: &mut Look<'_>, pending: &Pending) -> Result<Launch, Opaque> {
+    /// The grid that methods have set, if all of it is known.
+    fn grid(&self) -> Result<Grid, Opaque> {
         for (index, high) in self.table.iter().enumerate() {
             match high {
                 None => return Err(Opaque::State),
@@ -257,14 +307,30 @@ impl Compute {
         let pair = |word: u32| [word & 0xffff, word >> 16];
         let ([grid_x, grid_y], [block_x, block_y]) =
             (pair(get(compute::GRID_XY)?), pair(get(compute::BLOCK_XY)?));
-        let code = self.registers.address(compute::CODE_HIGH).ok_or(Opaque::State)?;
+        Ok(Grid {
+            code: GpuVa(self.registers.address(compute::CODE_HIGH).ok_or(Opaque::State)?),
+            entry: get(compute::ENTRY)?,
+            blocks: [grid_x, grid_y, get(compute::GRID_Z)? & 0xffff],
+            threads: [block_x, block_y, get(compute::BLOCK_Z)? & 0xffff],
+        })
+    }
+
+    fn launched(
+        &self,
+        grid: Grid,
+        limits: kernel_sets::Limits,
+        look: &mut Look<'_>,
+        pending: &Pending,
+    ) -> Result<Launch, Opaque> {
+        let get = |method| self.registers.get(method).ok_or(Opaque::State);
+        let code = grid.code.0;
         let window = |method| Ok(u64::from(get(method)? & 0xff00_0000));
         let constants = self.constants(look, pending);
         let banks: Vec<Bank<'_>> = constants.words.iter().map(|words| Bank { words }).collect();
         let kernel = Kernel {
-            entry: get(compute::ENTRY)?,
-            grid: [grid_x, grid_y, get(compute::GRID_Z)? & 0xffff],
-            block: [block_x, block_y, get(compute::BLOCK_Z)? & 0xffff],
+            entry: grid.entry,
+            grid: grid.blocks,
+            block: grid.threads,
             banks: &banks,
             windows: [window(compute::SHARED_WINDOW)?, window(compute::LOCAL_WINDOW)?],
         };
@@ -276,9 +342,11 @@ impl Compute {
         };
         let memory = &mut *look.memory;
         let mut word = |at| lines.word(memory, at);
-        let sets = look.cache.sets(&kernel, &mut word, look.limits.kernel);
+        let misses = look.cache.misses;
+        let sets = look.cache.sets(&kernel, &mut word, limits);
+        let analysed = if look.cache.misses > misses { sets.work } else { 0 };
         let read = lines.lines.len() as u64 * u64::from(LINE_BYTES) / 8;
-        look.spend(sets.work + read);
+        look.spend(analysed + read);
         match sets.reason {
             Some(Reason::CodeUnknown) if lines.is_pending => return Err(Opaque::State),
             Some(reason) => return Err(Opaque::Kernel(reason)),
@@ -309,7 +377,7 @@ impl Compute {
                 constants.words.push(Vec::new());
                 continue;
             };
-            let mut data = vec![0; bytes.min(BANK_BYTES_MAX) as usize & !3];
+            let mut data = vec![0; bytes.min(BANK_BYTES_MAX).min(look.limits.bank_bytes) as usize & !3];
             let is_there = read(look.memory, at, &mut data).is_ok();
             let mut is_known = vec![is_there; data.len()];
             pending.lay_over(at, &mut data, &mut is_known);
@@ -349,11 +417,11 @@ impl Compute {
 
 /// Whether nothing in memory decides about what follows.
 pub(crate) fn is_unconditional(registers: &Registers, mode: u16) -> Result<(), Opaque> {
-    match registers.set_value(mode) {
-        None if registers.is_lost() => Err(Opaque::State),
-        None => Ok(()),
-        Some(mode) if RenderEnable::from_bits(mode) == Some(RenderEnable::True) => Ok(()),
-        Some(_) => Err(Opaque::Condition),
+    match registers.value(mode) {
+        Value::Unknown => Err(Opaque::State),
+        Value::Untouched => Ok(()),
+        Value::Set(mode) if RenderEnable::from_bits(mode) == Some(RenderEnable::True) => Ok(()),
+        Value::Set(_) => Err(Opaque::Condition),
     }
 }
 

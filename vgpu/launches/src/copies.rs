@@ -94,11 +94,22 @@ impl CopyEngine {
         self.registers.lose();
     }
 
-    pub(crate) fn method(&mut self, method: u16, data: u32, look: &mut Look<'_>, pending: &mut Pending) {
-        match (self.methods, method) {
-            (CopyMethods::Nouveau, copy::EXEC) => self.execute(CopyExec::from_bits(data), look, pending),
-            (CopyMethods::Nvidia, nvidia::LAUNCH_DMA) => {
-                self.launch(LaunchDma::from_bits(data), look, pending)
+    pub(crate) fn method(
+        &mut self,
+        method: u16,
+        data: Option<u32>,
+        look: &mut Look<'_>,
+        pending: &mut Pending,
+    ) {
+        match (self.methods, method, data) {
+            (CopyMethods::Nouveau, copy::EXEC, Some(data)) => {
+                self.execute(CopyExec::from_bits(data), look, pending);
+            }
+            (CopyMethods::Nvidia, nvidia::LAUNCH_DMA, Some(data)) => {
+                self.launch(LaunchDma::from_bits(data), look, pending);
+            }
+            (CopyMethods::Nouveau, copy::EXEC, None) | (CopyMethods::Nvidia, nvidia::LAUNCH_DMA, None) => {
+                look.opaque(Opaque::State, pending);
             }
             _ => self.registers.set(method, data),
         }
@@ -210,10 +221,22 @@ impl M2mf {
         self.inline = 0..0;
     }
 
-    pub(crate) fn method(&mut self, method: u16, data: u32, look: &mut Look<'_>, pending: &mut Pending) {
+    pub(crate) fn method(
+        &mut self,
+        method: u16,
+        data: Option<u32>,
+        look: &mut Look<'_>,
+        pending: &mut Pending,
+    ) {
         match method {
             m2mf::WAIT_FOR_IDLE => look.found(Work::Wait),
-            m2mf::LAUNCH => self.launch(M2mfLaunch::from_bits(data), look, pending),
+            m2mf::LAUNCH => match data {
+                Some(data) => self.launch(M2mfLaunch::from_bits(data), look, pending),
+                None => {
+                    self.inline = 0..0;
+                    look.opaque(Opaque::State, pending);
+                }
+            },
             m2mf::DATA => self.data(data, look, pending),
             _ => self.registers.set(method, data),
         }
@@ -267,10 +290,14 @@ impl M2mf {
     }
 
     /// A word of inline data.
-    fn data(&mut self, data: u32, look: &Look<'_>, pending: &mut Pending) {
-        let count = (self.inline.end - self.inline.start).min(4) as usize;
+    fn data(&mut self, data: Option<u32>, look: &Look<'_>, pending: &mut Pending) {
+        let start = self.inline.start;
+        let count = (self.inline.end - start).min(4) as usize;
         if count > 0 {
-            pending.store(self.inline.start, &data.to_le_bytes()[..count], look.entry);
+            match data {
+                Some(data) => pending.store(start, &data.to_le_bytes()[..count], look.entry),
+                None => pending.spoil(start..start + count as u64, look.entry),
+            }
             self.inline.start += count as u64;
         }
     }

@@ -21,12 +21,18 @@
 //!    (`pending`): bytes that came inline are known, others are not. A launch whose code is among these is opaque.
 //! 3. A look does at most [`Limits`] of work and goes on with the next one where it stopped. What is kept for a channel is
 //!    bounded.
-//! 4. Where the decoder loses its way, all that methods have set counts as unknown until it is set again.
+//! 4. A macro is interpreted from the code that was seen uploaded; what its registers are, or what it reads, may not be known. One
+//!    that cannot be told ([`Opaque::Macro`]) may have sent and uploaded anything: nothing of its class and of macros is known
+//!    then, nor whether methods still do what they say, until they are set again.
+//! 5. Where the decoder loses its way, all that methods have set counts as unknown until it is set again.
 #![forbid(unsafe_code)]
 
+mod calls;
 mod compute;
 mod copies;
+mod macros;
 mod memory;
+mod mme;
 mod observer;
 mod pending;
 mod registers;
@@ -35,4 +41,4 @@ mod work;
 
 pub use memory::{GpuMemory, Unmapped};
 pub use observer::{CopyMethods, Limits, Looked, Observer, Ring};
-pub use work::{Copy, Item, Launch, Opaque, Target, Work};
+pub use work::{Copy, Grid, Item, Launch, Opaque, Target, Work};

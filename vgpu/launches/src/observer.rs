@@ -6,12 +6,14 @@ use fermi_spec::methods::{SemaphoreD, SemaphoreOp, class, host};
 use fermi_spec::pushbuffer::Target as MethodTarget;
 use kernel_sets::Cache;
 
-use crate::compute::{Compute, Shaders};
+use crate::calls::Call;
+use crate::compute::{BANK_BYTES_MAX, Compute, Shaders};
 use crate::copies::{CopyEngine, M2mf};
+use crate::macros::Macros;
 use crate::memory::{GpuMemory, read};
 use crate::pending::Pending;
 use crate::segment::{Decoder, Word};
-use crate::work::{Item, Opaque, Work};
+use crate::work::{Grid, Item, Opaque, Work};
 
 /// Words of a segment that are read at a time.
 const CHUNK_WORDS: u32 = 1024;
@@ -21,8 +23,10 @@ const CHUNK_WORDS_PER_WORK: u64 = 16;
 const ENTRY_WORK: u64 = 4;
 /// Work of something that was found: it is kept.
 const ITEM_WORK: u64 = 16;
+/// No class, or one that is not known.
+const NO_CLASS: u16 = 0;
 /// First method of macro calls.
-const MACROS: u16 = fermi_spec::graphics::front_end::MACRO_CALL;
+const CALLS: u16 = fermi_spec::graphics::front_end::MACRO_CALL;
 
 /// The ring of a channel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -45,18 +49,21 @@ pub enum CopyMethods {
 /// How much a look does at most.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
-    /// Work: a word of a pushbuffer or an instruction of a kernel that is interpreted counts 1, an item that is found 16. A
-    /// launch that has begun is looked at to its end.
+    /// Work: a word of a pushbuffer, a method of a macro, or an instruction of a kernel or of a macro that is interpreted counts
+    /// 1, an item that is found 16. A launch that has begun is looked at to its end, a macro to its next parameter.
     pub work: u64,
-    /// For one kernel.
-    pub kernel: kernel_sets::Limits,
+    /// For one kernel. `None`: kernels are not looked into, and what their launches may store is not known ([`Work::Grid`]).
+    pub kernel: Option<kernel_sets::Limits>,
+    /// Bytes of a constant bank that are read; what lies beyond is not known.
+    pub bank_bytes: u32,
 }
 
 impl Default for Limits {
     fn default() -> Self {
         Self {
             work: 1 << 20,
-            kernel: kernel_sets::Limits::default(),
+            kernel: Some(kernel_sets::Limits::default()),
+            bank_bytes: BANK_BYTES_MAX,
         }
     }
 }
@@ -76,8 +83,9 @@ pub(crate) struct Look<'a> {
     pub(crate) cache: &'a mut Cache,
     pub(crate) limits: Limits,
     pub(crate) items: &'a mut Vec<Item>,
-    /// Work that is left.
+    /// Work that is left, and what was done of it.
     pub(crate) left: u64,
+    pub(crate) done: u64,
     /// Number of the entry under way.
     pub(crate) entry: u64,
 }
@@ -85,6 +93,7 @@ pub(crate) struct Look<'a> {
 impl Look<'_> {
     pub(crate) fn spend(&mut self, work: u64) {
         self.left = self.left.saturating_sub(work);
+        self.done = self.done.saturating_add(work);
     }
 
     pub(crate) fn found(&mut self, work: Work) {
@@ -100,6 +109,12 @@ impl Look<'_> {
         }
     }
 
+    /// Finds a grid of which nobody wants to know what it stores.
+    pub(crate) fn grid(&mut self, grid: Grid, pending: &mut Pending) {
+        pending.spoil_all(self.entry);
+        self.found(Work::Grid(grid));
+    }
+
     /// Finds something that may store anywhere.
     pub(crate) fn opaque(&mut self, why: Opaque, pending: &mut Pending) {
         pending.spoil_all(self.entry);
@@ -107,12 +122,14 @@ impl Look<'_> {
     }
 }
 
-/// Words of a segment that were read, and where the rest is.
+/// Words of a segment that were read, as far as they are known, and where the rest is.
 #[derive(Clone, Debug)]
 struct Segment {
-    words: std::vec::IntoIter<u32>,
+    words: std::vec::IntoIter<Option<u32>>,
     at: u64,
     left: u32,
+    /// It begins with data of a header before it: a buffer that the GPU may write, such as parameters of indirect launches.
+    is_data: bool,
 }
 
 /// Semaphore of the host's methods.
@@ -132,14 +149,17 @@ pub struct Observer {
     number: u64,
     segment: Option<Segment>,
     decoder: Decoder,
-    /// Classes by subchannel; 0: none.
+    /// Classes by subchannel, or [`NO_CLASS`].
     classes: [u16; 8],
     semaphore: Semaphore,
-    compute: Compute,
-    threed: Shaders,
+    pub(crate) compute: Compute,
+    pub(crate) threed: Shaders,
     copy: CopyEngine,
     m2mf: M2mf,
-    pending: Pending,
+    pub(crate) macros: Macros,
+    pub(crate) call: Option<Call>,
+    pub(crate) pending: Pending,
+    work: u64,
 }
 
 impl Observer {
@@ -156,13 +176,16 @@ impl Observer {
             number: 0,
             segment: None,
             decoder: Decoder::new(),
-            classes: [0; 8],
+            classes: [NO_CLASS; 8],
             semaphore: Semaphore::default(),
             compute: Compute::new(),
             threed: Shaders::new(),
             copy: CopyEngine::new(methods),
             m2mf: M2mf::new(),
+            macros: Macros::new(),
+            call: None,
             pending: Pending::default(),
+            work: 0,
         }
     }
 
@@ -183,23 +206,42 @@ impl Observer {
             memory,
             cache,
             left: limits.work,
+            done: 0,
             limits,
             items,
             entry: self.number.saturating_sub(1),
         };
         while look.left > 0 {
-            if self.segment.is_some() {
+            if self.is_sending() {
+                self.send_methods(&mut look);
+            } else if self.segment.is_some() {
                 self.run_segment(&mut look);
             } else if self.next == put & mask {
-                return Looked::Done;
+                break;
             } else {
                 self.fetch_entry(&mut look, mask);
             }
         }
-        match self.segment.is_none() && self.next == put & mask {
+        self.work = look.done;
+        match !self.is_sending() && self.segment.is_none() && self.next == put & mask {
             true => Looked::Done,
             false => Looked::More,
         }
+    }
+
+    /// Bytes of the host's memory that it takes for what is still to be stored and for macros, about: what a copy of it costs.
+    pub fn kept_bytes(&self) -> usize {
+        let of_call = self.call.as_ref().map_or(0, Call::kept_bytes);
+        self.pending.kept_bytes() + self.macros.kept_bytes() + of_call
+    }
+
+    fn is_sending(&self) -> bool {
+        self.call.as_ref().is_some_and(Call::is_sending)
+    }
+
+    /// Work of the last look, in the unit of [`Limits::work`]; more than the limit where a launch was looked at to its end.
+    pub fn work(&self) -> u64 {
+        self.work
     }
 
     fn fetch_entry(&mut self, look: &mut Look<'_>, mask: u32) {
@@ -223,6 +265,7 @@ impl Observer {
                     words: Vec::new().into_iter(),
                     at: segment.at.0,
                     left: segment.words,
+                    is_data: self.decoder.is_in_data(),
                 });
             }
             GpEntry::Control(ControlOp::Nop | ControlOp::GpCrc | ControlOp::PbCrc) => {}
@@ -246,6 +289,7 @@ impl Observer {
                 Word::Method(target, data) => self.method(target, data, look),
                 Word::End => return,
                 Word::Malformed => return self.lose(look, Opaque::Malformed),
+                Word::Unknown => return self.lose(look, Opaque::State),
             }
         }
         if segment.words.len() == 0 {
@@ -254,20 +298,31 @@ impl Observer {
             }
             let count = segment.left.min(CHUNK_WORDS);
             look.spend(u64::from(count) / CHUNK_WORDS_PER_WORK);
-            let mut bytes = vec![0; count as usize * 4];
-            if read(look.memory, segment.at, &mut bytes).is_err() {
+            let Some(words) = self.read_words(&segment, count, look) else {
                 return self.lose(look, Opaque::Unmapped);
-            }
-            let words = bytes
-                .as_chunks::<4>()
-                .0
-                .iter()
-                .map(|word| u32::from_le_bytes(*word));
-            segment.words = words.collect::<Vec<_>>().into_iter();
+            };
+            segment.words = words.into_iter();
             segment.at += u64::from(count) * 4;
             segment.left -= count;
         }
         self.segment = Some(segment);
+    }
+
+    /// The next words of a segment as they will be when the host fetches them. A program that lets the GPU write its pushbuffers
+    /// is expected to do so by stores whose place is known; only a buffer of data counts as unknown after all that may store anywhere.
+    fn read_words(&self, segment: &Segment, count: u32, look: &mut Look<'_>) -> Option<Vec<Option<u32>>> {
+        let mut bytes = vec![0; count as usize * 4];
+        read(look.memory, segment.at, &mut bytes).ok()?;
+        let mut is_known = vec![true; bytes.len()];
+        match segment.is_data {
+            true => self.pending.lay_over(segment.at, &mut bytes, &mut is_known),
+            false => self
+                .pending
+                .lay_ranges_over(segment.at, &mut bytes, &mut is_known),
+        }
+        let words = bytes.as_chunks::<4>().0.iter().zip(is_known.as_chunks::<4>().0);
+        let words = words.map(|(word, is_known)| (*is_known == [true; 4]).then(|| u32::from_le_bytes(*word)));
+        Some(words.collect())
     }
 
     /// The way is lost: nothing that was set is known any more.
@@ -277,35 +332,69 @@ impl Observer {
         self.threed.lose();
         self.copy.lose();
         self.m2mf.lose();
+        self.macros.lose();
+        self.call = None;
         look.opaque(why, &mut self.pending);
     }
 
-    fn method(&mut self, target: MethodTarget, data: u32, look: &mut Look<'_>) {
+    fn method(&mut self, target: MethodTarget, data: Option<u32>, look: &mut Look<'_>) {
         let MethodTarget { subchannel, method } = target;
-        let class = &mut self.classes[usize::from(subchannel & 7)];
+        let bound = usize::from(subchannel & 7);
         if method == host::SET_OBJECT {
-            *class = data as u16;
+            self.end_waiting_macro(look);
+            self.classes[bound] = data.map_or(NO_CLASS, |data| data as u16);
             return;
         }
         if method < host::FIRST_ENGINE_METHOD {
-            return self.host_method(method, data, look);
+            return match data {
+                Some(data) => self.host_method(method, data, look),
+                None => self.lose(look, Opaque::State),
+            };
         }
+        let class = self.classes[bound];
+        match class {
+            class::COPY | class::COPY_1 => {
+                return self.copy.method(method, data, look, &mut self.pending);
+            }
+            class::COMPUTE | class::THREED | class::TWOD if method >= CALLS => {
+                return self.call_macro([subchannel.into(), class], method, data, look);
+            }
+            _ => self.end_waiting_macro(look),
+        }
+        match class {
+            class::COMPUTE | class::THREED | class::TWOD => {
+                let data = self.macros.in_effect(method, data);
+                self.class_method(class, method, data, look);
+            }
+            // Whether other classes on PGRAPH have these methods is not known.
+            _ if Macros::may_be_changed_by(method) => self.lose(look, Opaque::Macro),
+            class::M2MF => self.m2mf.method(method, data, look, &mut self.pending),
+            _ => look.opaque(Opaque::UnknownClass, &mut self.pending),
+        }
+    }
+
+    /// Executes a method of a class that has macros, but no call of one, with the data that has effect, if that is known.
+    pub(crate) fn class_method(&mut self, class: u16, method: u16, data: Option<u32>, look: &mut Look<'_>) {
+        if Macros::is_upload(method) {
+            return self.macros.upload(method, data);
+        }
+        self.macros.keep(class, method, data);
         let pending = &mut self.pending;
-        match *class {
-            class::COMPUTE if method < MACROS => self.compute.method(method, data, look, pending),
-            class::THREED if method < MACROS => self.threed.method_of_3d(method, data, look, pending),
-            class::TWOD if method < MACROS => pixels(method, look, pending),
-            class::COMPUTE => {
-                self.compute.lose();
-                look.opaque(Opaque::Macro, pending);
-            }
-            class::THREED | class::TWOD => {
-                self.threed.lose();
-                look.opaque(Opaque::Macro, pending);
-            }
-            class::M2MF => self.m2mf.method(method, data, look, pending),
-            class::COPY | class::COPY_1 => self.copy.method(method, data, look, pending),
-            _ => look.opaque(Opaque::UnknownClass, pending),
+        match class {
+            class::COMPUTE => self.compute.method(method, data, look, pending),
+            class::THREED => self.threed.method_of_3d(method, data, look, pending),
+            _ => pixels(method, look, pending),
+        }
+    }
+
+    /// A macro may have sent a method of its class, never, once or often.
+    pub(crate) fn maybe_method(&mut self, class: u16, method: u16, look: &mut Look<'_>) {
+        self.macros.keep(class, method, None);
+        let pending = &mut self.pending;
+        match class {
+            class::COMPUTE => self.compute.maybe(method, look, pending),
+            class::THREED => self.threed.maybe_of_3d(method, look, pending),
+            _ => pixels(method, look, pending),
         }
     }
 

@@ -53,6 +53,11 @@ impl Pending {
         }
     }
 
+    /// Bytes of the host's memory that it takes, about.
+    pub(crate) fn kept_bytes(&self) -> usize {
+        self.bytes + self.patches.len() * size_of::<(u64, Patch)>()
+    }
+
     /// Entries before this one have ended.
     pub(crate) fn first(&self) -> u64 {
         self.first
@@ -158,6 +163,11 @@ impl Pending {
         if self.anywhere.is_some() {
             is_known.fill(false);
         }
+        self.lay_ranges_over(at, bytes, is_known);
+    }
+
+    /// The same, as if what may store anywhere did not store here.
+    pub(crate) fn lay_ranges_over(&self, at: u64, bytes: &mut [u8], is_known: &mut [bool]) {
         let end = at.saturating_add(bytes.len() as u64);
         let touched = self.patches.range(..end).rev();
         for (start, patch) in touched.take_while(|(_, patch)| patch.end > at) {

@@ -1,13 +1,22 @@
 //! What methods of a class have set, as far as it matters.
 
+/// Value of a method.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Value {
+    /// It was never set: it counts as zero.
+    Untouched,
+    /// It may have been set, unseen or to something that is not known.
+    Unknown,
+    /// A method has set it.
+    Set(u32),
+}
+
 /// Values of some methods.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Registers {
     /// Which methods, as runs of first and last.
     kept: &'static [(u16, u16)],
-    values: Vec<Option<u32>>,
-    /// Values that were never set count as zero, as long as nothing can have set them unseen.
-    is_lost: bool,
+    values: Vec<Value>,
 }
 
 impl Registers {
@@ -15,8 +24,7 @@ impl Registers {
         let words = kept.iter().map(|(first, last)| usize::from(last - first) / 4 + 1);
         Self {
             kept,
-            values: vec![None; words.sum()],
-            is_lost: false,
+            values: vec![Value::Untouched; words.sum()],
         }
     }
 
@@ -31,26 +39,26 @@ impl Registers {
         None
     }
 
-    pub(crate) fn set(&mut self, method: u16, value: u32) {
+    /// Sets a value; `None`: to something that is not known.
+    pub(crate) fn set(&mut self, method: u16, value: Option<u32>) {
         if let Some(place) = self.place(method) {
-            self.values[place] = Some(value);
+            self.values[place] = value.map_or(Value::Unknown, Value::Set);
         }
     }
 
     /// The value, `None` if it is not known.
     pub(crate) fn get(&self, method: u16) -> Option<u32> {
-        let place = self.place(method)?;
-        self.values[place].or((!self.is_lost).then_some(0))
+        match self.value(method) {
+            Value::Untouched => Some(0),
+            Value::Unknown => None,
+            Value::Set(value) => Some(value),
+        }
     }
 
-    /// The value if a method has set it for certain.
-    pub(crate) fn set_value(&self, method: u16) -> Option<u32> {
-        self.values[self.place(method)?]
-    }
-
-    /// Whether values may have been set unseen.
-    pub(crate) fn is_lost(&self) -> bool {
-        self.is_lost
+    /// The value, and whether a method has set it.
+    pub(crate) fn value(&self, method: u16) -> Value {
+        self.place(method)
+            .map_or(Value::Unknown, |place| self.values[place])
     }
 
     /// The address in two methods, the high word first.
@@ -61,8 +69,7 @@ impl Registers {
 
     /// Nothing is known until it is set again.
     pub(crate) fn lose(&mut self) {
-        self.values.fill(None);
-        self.is_lost = true;
+        self.values.fill(Value::Unknown);
     }
 }
 
@@ -73,14 +80,14 @@ mod tests {
     #[test]
     fn lost_values_come_back_when_they_are_set() {
         let mut registers = Registers::new(&[(0x100, 0x104), (0x200, 0x200)]);
-        registers.set(0x200, 5);
-        registers.set(0x300, 6);
+        registers.set(0x200, Some(5));
+        registers.set(0x300, Some(6));
         assert_eq!(
             [0x100, 0x200, 0x300].map(|m| registers.get(m)),
             [Some(0), Some(5), None]
         );
         registers.lose();
-        registers.set(0x104, 0x1000);
+        registers.set(0x104, Some(0x1000));
         assert_eq!(
             [0x100, 0x104, 0x200].map(|m| registers.get(m)),
             [None, Some(0x1000), None]

@@ -6,14 +6,16 @@ use fermi_spec::pushbuffer::{Header, SubdeviceOp, Target};
 /// What a word is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Word {
-    /// Data of a method.
-    Method(Target, u32),
+    /// Data of a method, if it is known.
+    Method(Target, Option<u32>),
     /// A header, padding, or data of a method that is for another board.
     Nothing,
     /// The rest of the segment is not executed.
     End,
     /// Not a header.
     Malformed,
+    /// A header that is not known.
+    Unknown,
 }
 
 /// How the method goes on from one word of data to the next.
@@ -46,8 +48,13 @@ impl Decoder {
         self.subdevice.active()
     }
 
-    /// Takes a word.
-    pub(crate) fn take(&mut self, word: u32) -> Word {
+    /// Whether the next word is data.
+    pub(crate) fn is_in_data(&self) -> bool {
+        self.run.is_some()
+    }
+
+    /// Takes a word, `None` if nobody knows it.
+    pub(crate) fn take(&mut self, word: Option<u32>) -> Word {
         if let Some((target, step, left)) = self.run {
             let method = match step {
                 Step::Never => target.method,
@@ -57,13 +64,16 @@ impl Decoder {
             self.run = (left > 1).then_some((Target { method, ..target }, step, left - 1));
             return self.of_board(Word::Method(target, word));
         }
+        let Some(word) = word else {
+            return Word::Unknown;
+        };
         let run = match Header::from_bits(word) {
             Header::Nop => return Word::Nothing,
             Header::Incrementing(target, count) => (target, Step::Each, count),
             Header::NonIncrementing(target, count) => (target, Step::Never, count),
             Header::IncrementOnce(target, count) => (target, Step::Once, count),
             Header::Immediate(target, operand) => {
-                return self.of_board(Word::Method(target, operand.into()));
+                return self.of_board(Word::Method(target, Some(operand.into())));
             }
             Header::Subdevice(operation) => {
                 self.select(operation);
@@ -97,9 +107,9 @@ mod tests {
 
     fn methods(words: &[u32]) -> Vec<(u16, u32)> {
         let mut decoder = Decoder::new();
-        let taken = words.iter().map(|word| decoder.take(*word));
+        let taken = words.iter().map(|word| decoder.take(Some(*word)));
         let methods = taken.filter_map(|word| match word {
-            Word::Method(target, data) => Some((target.method, data)),
+            Word::Method(target, data) => Some((target.method, data?)),
             _ => None,
         });
         methods.collect()

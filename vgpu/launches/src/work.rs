@@ -21,6 +21,8 @@ pub struct Item {
 pub enum Work {
     /// A grid of class 90c0 starts.
     Launch(Box<Launch>),
+    /// One starts that was not looked into ([`Limits::kernel`](crate::Limits::kernel)): it may load and store anywhere.
+    Grid(Grid),
     /// A copy, or bytes that came in the pushbuffer.
     Copy(Copy),
     /// A semaphore is released: what was asked for before has ended then.
@@ -45,7 +47,20 @@ pub enum Work {
     Opaque(Opaque),
 }
 
-/// A grid of class 90c0.
+/// A grid of class 90c0, as its methods name it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Grid {
+    /// Where the code begins.
+    pub code: GpuVa,
+    /// First instruction, in bytes from there.
+    pub entry: u32,
+    /// Blocks in x, y, z.
+    pub blocks: [u32; 3],
+    /// Threads of a block in x, y, z.
+    pub threads: [u32; 3],
+}
+
+/// A grid of class 90c0, and what it may reach.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Launch {
     /// Where the code begins.
@@ -70,6 +85,16 @@ pub struct Launch {
 }
 
 impl Launch {
+    /// The grid alone.
+    pub fn as_grid(&self) -> Grid {
+        Grid {
+            code: self.code,
+            entry: self.entry,
+            blocks: self.grid,
+            threads: self.block,
+        }
+    }
+
     /// What it may load of global memory.
     pub fn reads(&self) -> impl Iterator<Item = &Access> {
         self.sets.accesses.iter().filter(|access| access.is_load)

@@ -320,6 +320,175 @@ fn macro_may_have_set_anything() {
     assert_eq!(why(&works), [Opaque::Macro, Opaque::State]);
 }
 
+/// An instruction of a macro: (a + immediate), used as `how` says.
+fn macro_add(how: u32, target: u32, a: u32, immediate: i32) -> u32 {
+    1 | how << 4 | target << 8 | a << 11 | (immediate << 14) as u32
+}
+
+const SEND: u32 = 4;
+const TO_ADDRESS: u32 = 2;
+const TAKE: u32 = 0;
+const EXIT: u32 = 1 << 7;
+/// Sets method address and increment.
+fn macro_to(method: u16) -> u32 {
+    macro_add(TO_ADDRESS, 0, 0, i32::from(method / 4) | 1 << 12)
+}
+
+/// Uploads a macro behind others and makes it macro 3.
+fn upload(code: &[u32]) -> Vec<u32> {
+    let mut words = Vec::new();
+    set(&mut words, front_end::MACRO_CODE_POINTER, &[0x20]);
+    words.push(non_incrementing(
+        SUBCHANNEL,
+        front_end::MACRO_CODE,
+        code.len() as u16,
+    ));
+    words.extend_from_slice(code);
+    set(&mut words, front_end::MACRO_START_POINTER, &[3, 0x20]);
+    words
+}
+
+const CALL: u16 = front_end::MACRO_CALL + 8 * 3;
+
+/// Starts a grid of blocks that its two parameters name, as Mesa's macro of indirect launches does.
+fn starts_a_grid() -> Vec<u32> {
+    vec![
+        macro_to(compute::GRID_XY),
+        macro_add(TAKE, 2, 0, 0),
+        macro_add(SEND, 0, 1, 0),
+        macro_add(SEND, 0, 2, 0),
+        macro_to(compute::LAUNCH) | EXIT,
+        macro_add(SEND, 0, 0, compute::LAUNCH_OPERAND as i32),
+    ]
+}
+
+/// A launch has set everything; a macro is uploaded.
+fn with_macro(code: &[u32]) -> Channel {
+    let mut channel = with_code();
+    channel.push(&launch());
+    channel.push(&upload(code));
+    assert_eq!(launches(&channel.look(0)).len(), 1);
+    channel
+}
+
+#[test]
+fn macro_starts_a_grid_of_its_parameters() {
+    let mut channel = with_macro(&starts_a_grid());
+    channel.push(&[incrementing(SUBCHANNEL, CALL, 2), 7 | 2 << 16]);
+    // A look ends while the macro waits.
+    assert_eq!(channel.look(3), []);
+    channel.push(&[5]);
+    let works = channel.look(3);
+    assert_eq!((why(&works), launches(&works)[0].grid), (vec![], [7, 2, 5]));
+}
+
+#[test]
+fn parameters_that_are_still_to_be_written_are_not_known() {
+    let copy_to = |at: u64| {
+        let mut words = bound(class::COPY);
+        let [high, low] = halves(at);
+        set(&mut words, copy::SRC_HIGH, &[0, 0x5000, high, low, 0, 0, 4, 1]);
+        let exec = CopyExec::new().with_src_linear(true).with_dst_linear(true);
+        set(&mut words, copy::EXEC, &[exec.into_bits()]);
+        words.extend(bound(class::COMPUTE));
+        words
+    };
+    let mut channel = with_macro(&starts_a_grid());
+    channel.push(&copy_to(PUSH + 0x8000));
+    channel.push(&[incrementing(SUBCHANNEL, CALL, 2), 7 | 2 << 16]);
+    channel.end = PUSH + 0x8000;
+    channel.push(&[5]);
+    assert_eq!(why(&channel.look(3)), [Opaque::State]);
+    // Another place.
+    channel.push(&copy_to(PUSH + 0x8100));
+    channel.push(&[incrementing(SUBCHANNEL, CALL, 2), 7 | 2 << 16]);
+    channel.push(&[6]);
+    assert_eq!(launches(&channel.look(6))[0].grid, [7, 2, 6]);
+}
+
+#[test]
+fn method_between_a_call_and_its_parameters_and_one_too_many_end_what_is_known() {
+    let works_of = |words: &[u32]| {
+        let mut channel = with_macro(&starts_a_grid());
+        channel.push(words);
+        channel.push(&[immediate(SUBCHANNEL, compute::LAUNCH, 0)]);
+        channel.look(3)
+    };
+    let lost = [Opaque::Macro, Opaque::State];
+    let between = [immediate(SUBCHANNEL, CALL, 1), immediate(SUBCHANNEL, 0x300, 0)];
+    assert_eq!(why(&works_of(&between)), lost);
+    let other_index = [
+        immediate(SUBCHANNEL, CALL, 1),
+        immediate(SUBCHANNEL, CALL + 12, 0),
+    ];
+    assert_eq!(why(&works_of(&other_index)), lost);
+    let too_many = works_of(&[
+        incrementing(SUBCHANNEL, CALL, 2),
+        1,
+        1,
+        immediate(SUBCHANNEL, CALL + 4, 0),
+    ]);
+    assert_eq!((launches(&too_many).len(), why(&too_many)), (1, lost.to_vec()));
+}
+
+#[test]
+fn methods_that_may_be_replayed_are_not_known() {
+    let mut channel = with_macro(&[]);
+    channel.push(&[
+        immediate(
+            SUBCHANNEL,
+            front_end::SHADOW_CONTROL,
+            front_end::SHADOW_REPLAY as u16,
+        ),
+        immediate(SUBCHANNEL, compute::GRID_Z, 1),
+        immediate(SUBCHANNEL, compute::LAUNCH, 0),
+    ]);
+    assert_eq!(why(&channel.look(3)), [Opaque::State]);
+    channel.push(&[
+        immediate(SUBCHANNEL, front_end::SHADOW_CONTROL, 0),
+        immediate(SUBCHANNEL, compute::GRID_Z, 1),
+        immediate(SUBCHANNEL, compute::LAUNCH, 0),
+    ]);
+    assert_eq!(launches(&channel.look(4)).len(), 1);
+}
+
+#[test]
+fn macro_that_launches_again_and_again_takes_bounded_looks() {
+    const LAUNCHES: u32 = 1000;
+    const WORK: u64 = 512;
+    let branch = 7 | 1 << 4 | 1 << 11 | (-2i32 << 14) as u32;
+    let code = [
+        macro_add(TO_ADDRESS, 0, 0, i32::from(compute::LAUNCH / 4)),
+        macro_add(SEND, 0, 0, 0),
+        macro_add(1, 1, 1, -1),
+        branch,
+        0x11,
+        0x11 | EXIT,
+        0x11,
+    ];
+    let mut channel = with_macro(&code);
+    channel.push(&[immediate(SUBCHANNEL, CALL, LAUNCHES as u16)]);
+    let limits = Limits {
+        work: WORK,
+        ..Limits::default()
+    };
+    let (mut found, mut is_done) = (0, false);
+    while !is_done {
+        let mut items = Vec::new();
+        let (memory, cache) = (&mut channel.memory, &mut channel.cache);
+        is_done = channel
+            .observer
+            .look(memory, cache, [3, channel.put], limits, &mut items)
+            == Looked::Done;
+        assert!(items.len() as u64 <= WORK / 16 + 1, "{} items", items.len());
+        found += items
+            .iter()
+            .filter(|item| matches!(item.work, Work::Launch(_)))
+            .count();
+    }
+    assert_eq!(found, LAUNCHES as usize);
+}
+
 #[test]
 fn table_that_changes_addresses_is_told_from_one_that_does_not() {
     let mut channel = with_code();
