@@ -33,5 +33,5 @@ pub use manager::{Manager, Outcome, Setup};
 pub use pattern::Pattern;
 pub use residency::{Gone, Place};
 pub use rules::{Bring, Choice, Evict, Rules};
-pub use threshold::Migration;
+pub use threshold::{Fill, Migration};
 pub use tree::{Spread, runs};

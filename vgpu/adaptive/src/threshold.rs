@@ -2,13 +2,13 @@
 
 /// How full the card's memory is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Fill {
+pub struct Fill {
     /// Units that are in use.
-    pub(crate) used: u64,
+    pub used: u64,
     /// Units that there are.
-    pub(crate) total: u64,
+    pub total: u64,
     /// Whether something was evicted since the start.
-    pub(crate) is_oversubscribed: bool,
+    pub is_oversubscribed: bool,
 }
 
 /// When a load from a block that is on the host brings it. Until then it is read across the link. A store brings it at once.
@@ -36,7 +36,7 @@ impl Migration {
     pub const DYNAMIC: Self = Self::Dynamic { base: 8, penalty: 8 };
 
     /// Accesses after which a block comes that was evicted so often; `None` if it does not come. Equation 1 for the dynamic one.
-    pub(crate) fn threshold(self, fill: Fill, round_trips: u32) -> Option<u64> {
+    pub fn threshold(self, fill: Fill, round_trips: u32) -> Option<u64> {
         Some(match self {
             Self::FirstTouch => 1,
             Self::Always(times) => u64::from(times.max(1)),

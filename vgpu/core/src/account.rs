@@ -52,6 +52,15 @@ pub struct Account {
     pub sync_waits: u64,
     /// Time of these waits together.
     pub sync_wait_ns: u64,
+    /// Times that its work waited for memory that launches use.
+    #[serde(default)]
+    pub work_waits: u64,
+    /// How many of them ended because their time was up.
+    #[serde(default)]
+    pub work_waits_in_vain: u64,
+    /// Time of these waits together.
+    #[serde(default)]
+    pub work_wait_ns: u64,
     /// Time for which its work was on PGRAPH, which computes and draws, by samples.
     #[serde(default)]
     pub graph_ns: u64,
@@ -130,6 +139,13 @@ impl Account {
             Notice::SyncWaited { waited_ns, .. } => {
                 self.sync_waits += 1;
                 self.sync_wait_ns += waited_ns;
+            }
+            Notice::WorkWaited {
+                waited_ns, in_vain, ..
+            } => {
+                self.work_waits += 1;
+                self.work_waits_in_vain += u64::from(*in_vain);
+                self.work_wait_ns += waited_ns;
             }
             Notice::EngineTime { engine, ns, .. } => match engine {
                 Engine::Graph => self.graph_ns += ns,

@@ -163,6 +163,12 @@ pub struct GpuConfig {
     /// channel that goes on beyond it is stopped for good; its VM feels that, and nobody else. 0 stops none.
     #[serde(default)]
     pub watchdog_ns: u64,
+    /// Under [`PolicyName::Adaptive`], launches that must use a chunk in host RAM before it comes: t_s of the thesis's equation 1.
+    #[serde(default = "eight")]
+    pub migrate_after: u64,
+    /// By what that is multiplied, and once more for each time that the chunk came back: p.
+    #[serde(default = "eight")]
+    pub migrate_penalty: u64,
 }
 
 impl Default for GpuConfig {
@@ -191,8 +197,15 @@ impl Default for GpuConfig {
             batch_bytes: 8 << 20,
             copy_budget_ns: copy_budget_ns(),
             watchdog_ns: 2_000_000_000,
+            migrate_after: eight(),
+            migrate_penalty: eight(),
         }
     }
+}
+
+/// The thesis's value for t_s and p (section 5.3.5).
+fn eight() -> u64 {
+    8
 }
 
 /// What a move's copy is to take at most: so that a pause is a few milliseconds.
@@ -225,7 +238,7 @@ pub struct Setting {
 
 impl Setting {
     /// All that there are. A row here is all that a configuration needs to know of a setting.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 10] = [
         Self::time(
             "suspend_budget",
             |config| &mut config.suspend_budget_ns,
@@ -264,6 +277,18 @@ impl Setting {
             unit: SettingUnit::Number,
             bounds: [0, u64::MAX],
             field: |config| &mut config.seed,
+        },
+        Self {
+            name: "migrate_after",
+            unit: SettingUnit::Number,
+            bounds: [1, 1 << 20],
+            field: |config| &mut config.migrate_after,
+        },
+        Self {
+            name: "migrate_penalty",
+            unit: SettingUnit::Number,
+            bounds: [1, 1 << 20],
+            field: |config| &mut config.migrate_penalty,
         },
     ];
 
@@ -481,6 +506,8 @@ impl Inspect for GpuConfig {
         tree.nanoseconds("refill_period", self.refill_period_ns);
         tree.bytes("batch", self.batch_bytes);
         tree.number("watchdog_ns", self.watchdog_ns);
+        tree.number("migrate_after", self.migrate_after);
+        tree.number("migrate_penalty", self.migrate_penalty);
         tree.flag("maps_pin_memory", self.bus.pins);
     }
 }

@@ -44,6 +44,7 @@ mod stores;
 pub(crate) mod tables;
 pub(crate) mod units;
 pub(crate) mod window_layout;
+pub(crate) mod work;
 
 pub(crate) use channel::{Channel, Doorbells, Parked};
 use contexts::{Buffers, Contexts, Decoy, Kept};
@@ -54,6 +55,7 @@ use stores::Stores;
 use tables::ShadowCharge;
 pub(crate) use tables::promised_slots;
 use units::Units;
+use work::VmWork;
 
 /// Most accesses of one VM that may be waiting. A VMM has one outstanding for each vCPU, and a few posted ones.
 pub(crate) const QUEUE_MAX: usize = 4096;
@@ -312,6 +314,9 @@ pub(crate) struct Vgpu {
     /// When its tables were last read and what its channels reach was counted.
     pub(crate) synced_at: Option<Tick>,
     pub(crate) doorbells: Doorbells,
+    /// The work of its channels, if the policy goes by it.
+    #[serde(default)]
+    pub(crate) work: VmWork,
     /// The channel with which the next questions begin whether channels have work.
     pub(crate) asked_from: u8,
     /// Engines of which it has had more than its part, and that it is kept from for a while.
@@ -367,6 +372,7 @@ impl Vgpu {
             drains: Drains::default(),
             synced_at: None,
             doorbells: Doorbells::default(),
+            work: VmWork::default(),
             asked_from: 0,
             held_back: BTreeSet::new(),
             parked: BTreeMap::new(),
@@ -576,6 +582,7 @@ impl Inspect for Vgpu {
             None => tree.name("head", "not blocked"),
         }
         tree.count("doorbells", self.doorbells.count as usize);
+        tree.part("work", &self.work);
         if let Some(at) = self.doorbells.last_at {
             tree.age("rang", at);
         }

@@ -23,6 +23,7 @@ use crate::policy::Policy;
 use crate::reason::{CardOperation, Denial, StartFailure};
 
 mod activity;
+mod ahead;
 mod aside;
 mod at_once;
 mod audits;
@@ -36,6 +37,7 @@ mod engine_time;
 mod errors;
 pub(crate) mod forecast;
 mod gpu_time;
+mod holding;
 mod images;
 mod instance_pages;
 mod isolation;
@@ -119,7 +121,7 @@ pub struct Manager {
 impl Manager {
     /// A manager that waits for [`Event::Start`].
     pub fn new(config: GpuConfig) -> Self {
-        let policy = config.policy.policy();
+        let policy = config.policy.policy(&config);
         Self::with_policy(config, policy)
     }
 
@@ -291,7 +293,10 @@ impl Manager {
             return;
         };
         card.arena.open_to_vms();
-        let policy = self.policy.take().unwrap_or_else(|| self.config.policy.policy());
+        let policy = self
+            .policy
+            .take()
+            .unwrap_or_else(|| self.config.policy.policy(&self.config));
         let mut running = Box::new(Running::new(
             self.config.clone(),
             policy,

@@ -214,6 +214,15 @@ pub enum Notice {
         /// Time of the host that the sample stands for, in nanoseconds.
         ns: u64,
     },
+    /// Work of the VM waited for memory that its launches use, under a policy that goes by launches.
+    WorkWaited {
+        /// VM whose work it was.
+        vm: VmId,
+        /// Time that it waited, in nanoseconds.
+        waited_ns: u64,
+        /// It was given when its time was up, with part of its memory in host RAM.
+        in_vain: bool,
+    },
     /// The guest made an error that drivers do not make; harmless to others.
     GuestError {
         /// VM of the guest.
@@ -274,6 +283,7 @@ impl Notice {
             | Self::Usage { vm, .. }
             | Self::EngineTime { vm, .. }
             | Self::GuestError { vm, .. }
+            | Self::WorkWaited { vm, .. }
             | Self::TablesFetched { vm, .. }
             | Self::ChannelError { vm, .. }
             | Self::ChannelKilled { vm, .. } => Some(*vm),

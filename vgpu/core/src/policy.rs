@@ -9,9 +9,13 @@
 //! move at a time, bytes of a move) is kept by `manager::limits`: a proposal that goes too far is cut or refused there.
 //! A policy that keeps a state keeps it from observations; the snapshot is borrowed and made only when a decision is due.
 
+use std::collections::BTreeSet;
+
 use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
 
+mod adaptive;
+mod gdm;
 mod gpuswap;
 mod recency;
 pub(crate) mod shares;
@@ -20,10 +24,10 @@ mod snapshot;
 
 pub use crate::memory::{ChunkNo, Reach};
 pub(crate) use snapshot::LastUse;
-pub use snapshot::{ChunkView, DemandView, Residence, Snapshot, VmView};
+pub use snapshot::{ChunkView, DemandView, Residence, Snapshot, VmView, WorkView};
 
-use crate::config::Quota;
-use crate::event::VmId;
+use crate::config::{GpuConfig, Quota};
+use crate::event::{Tick, VmId};
 use crate::notice::Direction;
 use crate::reason::MoveCause;
 
@@ -36,16 +40,47 @@ pub enum PolicyName {
     Gpuswap,
     /// The same shares; of a VM's chunks those that were used last, and with which it is fastest.
     Recency,
+    /// The same shares; of a VM's chunks those that its next launches will use, which wait for them (Wang et al., SIGMETRICS'14).
+    Gdm,
+    /// The same, and each launch waits for its memory whether that pays or not, as on cards that cannot reach host RAM.
+    #[serde(rename = "gdm-always")]
+    GdmAlways,
+    /// The same shares; of a VM's chunks those that most launches use (Ganguly's thesis, 2020, chapter 5).
+    Adaptive,
+}
+
+impl std::fmt::Display for PolicyName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Gpuswap => "gpuswap",
+            Self::Recency => "recency",
+            Self::Gdm => "gdm",
+            Self::GdmAlways => "gdm-always",
+            Self::Adaptive => "adaptive",
+        })
+    }
 }
 
 impl PolicyName {
     /// All that there are.
-    pub const ALL: [Self; 2] = [Self::Gpuswap, Self::Recency];
+    pub const ALL: [Self; 5] = [
+        Self::Gpuswap,
+        Self::Recency,
+        Self::Gdm,
+        Self::GdmAlways,
+        Self::Adaptive,
+    ];
 
-    pub(crate) fn policy(self) -> Box<dyn Policy> {
+    pub(crate) fn policy(self, config: &GpuConfig) -> Box<dyn Policy> {
         match self {
             Self::Gpuswap => Box::new(gpuswap::Gpuswap),
             Self::Recency => Box::new(recency::Recency::default()),
+            Self::Gdm => Box::new(gdm::Gdm::default()),
+            Self::GdmAlways => Box::new(gdm::Always),
+            Self::Adaptive => Box::new(adaptive::Adaptive::new(
+                config.migrate_after,
+                config.migrate_penalty,
+            )),
         }
     }
 }
@@ -61,6 +96,12 @@ pub enum Occasion {
     /// [`Snapshot::demands`] wait, and the first cannot be met from free frames. Without an answer they are met in host
     /// RAM when their time is up.
     Demand,
+    /// Nobody demands anything, and the VM's next launch waits for chunks that are in host RAM ([`VmView::work`]). Without an answer it goes
+    /// as it is.
+    Held {
+        /// VM whose launch waits.
+        vm: VmId,
+    },
     /// Nobody demands anything, and an observation made a pass worth while ([`Worth::Pass`]).
     Pass,
     /// Nobody demands anything, and the period of the pass is over.
@@ -89,6 +130,15 @@ pub enum Proposal {
         chunks: Vec<ChunkNo>,
         /// Cause, as for a spill.
         cause: MoveCause,
+    },
+    /// The VM's work is not held until then, or for a second at most: it runs on memory that is where it is.
+    Release {
+        /// VM whose launch waits.
+        vm: VmId,
+        /// When the next one that lacks memory waits again.
+        until: Tick,
+        /// What launches use is looked up meanwhile too ([`Observation::Work`]).
+        with_looks: bool,
     },
     /// Demanded chunks get host RAM instead of VRAM. Nothing is copied: they hold nothing yet.
     HostRam {
@@ -151,6 +201,17 @@ pub enum Observation<'a> {
         /// VM that has the tables.
         vm: VmId,
     },
+    /// Work that a channel of the VM was handed is known, while memory of the VM is in host RAM.
+    Work {
+        /// VM whose channel it is.
+        vm: VmId,
+        /// The same for the same codes, grids and bytes of copies, whatever they work on.
+        kind: u64,
+        /// When the guest rang for it.
+        at: Tick,
+        /// Chunks that it uses, if they were looked up: while work waits for its memory, or is released with looks.
+        chunks: Option<&'a BTreeSet<ChunkNo>>,
+    },
     /// The operator changed what the VM may hold.
     QuotaChanged {
         /// VM that has the quota.
@@ -187,6 +248,14 @@ pub struct Usage {
     pub above_high: u64,
 }
 
+/// [`Policy::restore`] of a policy without a state.
+fn nothing_kept(policy: &str, saved: &str) -> Result<(), String> {
+    match saved {
+        "" => Ok(()),
+        other => Err(format!("{policy} keeps nothing, and is told {other:?}")),
+    }
+}
+
 /// The decisions of a system of the literature. None has a default, so a policy that leaves one out says so.
 pub trait Policy: Send {
     /// Answers an occasion. Draws come from `rng` alone, so that a run can be repeated.
@@ -194,6 +263,10 @@ pub trait Policy: Send {
 
     /// Takes note of what happened.
     fn observe(&mut self, what: &Observation<'_>) -> Worth;
+
+    /// Whether it goes by what launches use: then the work of channels is looked at before the card has it, and waits for its memory
+    /// ([`Occasion::Held`]). It costs a look at each doorbell.
+    fn wants_work(&self) -> bool;
 
     /// Its state between two occasions, as text for [`Policy::restore`]; empty if it has none.
     fn save(&self) -> String;

@@ -356,6 +356,11 @@ pub enum MoveCause {
         /// VM that has all of them.
         within: VmId,
     },
+    /// A launch of the VM that waits will use other chunks than those that are in VRAM: some change places.
+    Launch {
+        /// VM that has all of them.
+        within: VmId,
+    },
     /// A window that the VM's client maps is to show a page of them, which the GPU reaches. They come back without it.
     Shown,
 }
@@ -370,6 +375,7 @@ impl std::fmt::Display for MoveCause {
             Self::Fairness { toward } => write!(f, "more than its share, for {toward}"),
             Self::FreeRoom => f.write_str("there is room in VRAM"),
             Self::Exchange { within } => write!(f, "an exchange within {within}"),
+            Self::Launch { within } => write!(f, "a launch of {within} waits for other chunks of its own"),
             Self::Shown => f.write_str("a window shows a page of it"),
         }
     }
@@ -382,7 +388,8 @@ impl MoveCause {
             Self::Demand { of: vm }
             | Self::Idle { taken_for: vm }
             | Self::Fairness { toward: vm }
-            | Self::Exchange { within: vm } => Some(vm),
+            | Self::Exchange { within: vm }
+            | Self::Launch { within: vm } => Some(vm),
             Self::AboveMax | Self::AboveHigh | Self::FreeRoom | Self::Shown => None,
         }
     }
@@ -586,11 +593,23 @@ mod tests {
             MoveCause::AboveHigh,
             MoveCause::FreeRoom,
             MoveCause::Exchange { within: VmId(4) },
+            MoveCause::Launch { within: VmId(5) },
             MoveCause::Shown,
         ];
         assert_eq!(
             causes.map(|cause| cause.beneficiary()),
-            [Some(1), Some(2), Some(3), None, None, None, Some(4), None].map(|vm| vm.map(VmId))
+            [
+                Some(1),
+                Some(2),
+                Some(3),
+                None,
+                None,
+                None,
+                Some(4),
+                Some(5),
+                None
+            ]
+            .map(|vm| vm.map(VmId))
         );
     }
 

@@ -37,6 +37,9 @@ pub(crate) struct Channel {
     pub(crate) slice: Timeslice,
     /// The last GP_PUT, rung again at the resume.
     pub(crate) gp_put: Option<u32>,
+    /// GP_PUT that the card has, while what is behind it waits for memory ([`super::work`]).
+    #[serde(default)]
+    pub(crate) given: Option<u32>,
     /// It was rung since the card last said that it has no work.
     #[serde(default)]
     pub(crate) has_work: bool,
@@ -113,6 +116,7 @@ impl Channel {
             preempting: false,
             slice: Timeslice::new(),
             gp_put: None,
+            given: None,
             has_work: false,
             engine: None,
             has_contexts: false,
@@ -127,6 +131,11 @@ impl Channel {
     /// Nothing of the broker's keeps it from the runlist.
     pub(crate) fn may_run(&self) -> bool {
         !self.suspended && !self.killed && !self.stands && !self.parking && !self.lacks_image()
+    }
+
+    /// GP_PUT that the card may have.
+    pub(crate) fn due(&self) -> Option<u32> {
+        self.given.or(self.gp_put)
     }
 
     /// It names a context of PGRAPH, for which there was no memory yet.
@@ -202,6 +211,7 @@ impl Channel {
             Channel { in_table: false, .. } => "not in the card's table yet",
             Channel { preempting: true, .. } => "being preempted for the guest",
             Channel { runnable: false, .. } => "stopped by the guest",
+            Channel { given: Some(_), .. } => "has work that waits for its memory",
             _ => "may run",
         }
     }

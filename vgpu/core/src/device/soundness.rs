@@ -107,6 +107,9 @@ impl Vgpu {
         let has_space = |channel: &Channel| self.spaces.contains_key(&channel.space);
         Unsound::unless(self.channels.values().all(has_space), "a channel without a space")?;
         self.check_parked()?;
+        let is_bound = |v: &u8| self.channels.contains_key(v) || self.parked.contains_key(v);
+        Unsound::unless(self.work.channels.keys().all(is_bound), "work of no channel")?;
+        self.work.check(|chunk| self.chunks.contains(chunk))?;
         Unsound::unless(self.queue.len() <= QUEUE_MAX, "more requests than may wait")?;
         self.queue.iter().try_for_each(Queued::check)?;
         self.blocked

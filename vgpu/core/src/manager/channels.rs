@@ -13,7 +13,7 @@ use super::running::Running;
 use super::teardown::{Leaving, LeavingStage};
 use crate::device::contexts::{Context, Decoy};
 use crate::device::{Blocked, Channel, Parked, Queued, SpaceId, SyncCause, SyncPoint};
-use crate::event::{Reply, VmId};
+use crate::event::{Reply, Tick, VmId};
 use crate::host::{Job, PhysChannel};
 use crate::memory::GuestPage;
 use crate::reason::Inconsistency;
@@ -142,8 +142,10 @@ impl Running {
         block: (&[u8], Option<Decoy>),
         cx: &mut Cx<'_>,
     ) {
+        self.begin_work(vm, channel, block.0);
         let bound = self.try_bind(vm, channel, guest_instance, space, block, cx);
         if bound.is_none() {
+            self.end_work(vm, channel);
             self.drop_user(vm, space);
             self.guest_error(
                 vm,
@@ -168,15 +170,15 @@ impl Running {
     ) -> Option<()> {
         let mapped = self.mapped_gp_put(vm, channel, cx);
         let vgpu = self.vms.get_mut(&vm)?;
-        let mut budget = vgpu.shadow.pages(&mut self.card.arena, vm);
-        let instance = budget.allocate(INSTANCE_BYTES)?;
+        let instance = vgpu
+            .shadow
+            .pages(&mut self.card.arena, vm)
+            .allocate(INSTANCE_BYTES)?;
         let has_contexts = has_contexts(&block[CONTEXTS]);
-        let mut pointers = block[CONTEXTS].to_vec();
-        let context = self.context_of(vm, None, decoy, &pointers, cx);
         let physical = self.card.claim_channel(vm, channel);
-        let named = context.filter(|context| context.is_named && physical.is_some());
-        let image = named.and_then(|context| self.put_image(vm, space, context, cx));
-        self.point_to(vm, space, image, &mut pointers);
+        let mut pointers = block[CONTEXTS].to_vec();
+        let has_number = physical.is_some();
+        let (context, image) = self.context_at_bind(vm, space, (&mut pointers, decoy), has_number, cx);
         let vgpu = self.vms.get_mut(&vm)?;
         let directory = vgpu.spaces.get(&space)?.shadow.directory();
         // That of a parked channel is told when it gets a number.
@@ -186,10 +188,9 @@ impl Running {
         let runnable = vgpu.units.pfifo.channel_state(channel).runnable();
         let told = vgpu.userd.remove(&(channel, userd::GP_PUT as u16));
         let gp_put = mapped.or(told).filter(|&put| put != 0);
+        let given = self.held_at_bind(vm, channel, gp_put, cx.now);
+        let vgpu = self.vms.get_mut(&vm)?;
         let Some(physical) = physical else {
-            if let Some(gp_put) = gp_put {
-                vgpu.userd.insert((channel, userd::GP_PUT as u16), gp_put);
-            }
             let parked = Parked {
                 guest_instance,
                 instance,
@@ -201,13 +202,14 @@ impl Running {
                 context,
                 wants_since: gp_put.map(|_| cx.now),
             };
-            vgpu.parked.insert(channel, parked);
+            vgpu.remember_parked(channel, parked);
             self.watch_channel(vm, channel, true, cx);
             return Some(());
         };
         let state = Channel {
             runnable,
             gp_put,
+            given,
             has_contexts,
             context,
             image,
@@ -216,16 +218,22 @@ impl Running {
         };
         let runs = runnable && state.may_run() && !vgpu.hold.is_suspended;
         self.card.bind(physical, instance, &[], runs);
-        if let Some(gp_put) = gp_put {
+        if let Some(gp_put) = given.or(gp_put) {
             self.card.ring_later(physical, gp_put);
         }
         vgpu.channels.insert(channel, state);
-        if gp_put.is_some() {
-            vgpu.note_doorbell(channel, cx.now);
-            self.expect_progress(vm, channel, cx.now);
-        }
         self.watch_channel(vm, channel, true, cx);
+        if gp_put.is_some() {
+            self.note_work_at_bind(vm, channel, cx.now);
+        }
         Some(())
+    }
+
+    fn note_work_at_bind(&mut self, vm: VmId, channel: u8, now: Tick) {
+        let Some(vgpu) = self.vms.get_mut(&vm) else { return };
+        vgpu.note_doorbell(channel, now);
+        self.expect_progress(vm, channel, now);
+        self.work_came(vm, channel, now);
     }
 
     /// A bound channel is in the card's table: now the runlist may name it.
@@ -411,7 +419,7 @@ impl Running {
         // Those that stand still for a move are put back behind it, if they are not held then.
         let there: Vec<_> = channels
             .filter(|channel| channel.may_run())
-            .map(|channel| (channel.physical, channel.runnable, channel.gp_put))
+            .map(|channel| (channel.physical, channel.runnable, channel.due()))
             .collect();
         for (physical, runnable, _) in &there {
             match is_held {
@@ -468,6 +476,7 @@ impl Running {
         let Some(bound) = vgpu.channels.remove(&channel) else {
             return;
         };
+        self.end_work(vm, channel);
         let physical = bound.physical;
         if self.card.owner_of(physical.0) != Some((vm, channel)) {
             let part = format!("channel {} of the card", physical.0);

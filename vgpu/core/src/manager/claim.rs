@@ -60,7 +60,7 @@ impl Running {
         let goes_to = match proposal {
             Proposal::Spill { cause, .. } => cause.beneficiary(),
             Proposal::Refill { vm, .. } => Some(*vm),
-            Proposal::Nothing | Proposal::HostRam { .. } => None,
+            Proposal::Nothing | Proposal::Release { .. } | Proposal::HostRam { .. } => None,
         };
         self.claim = self.claim.filter(|claim| goes_to == Some(claim.vm));
     }

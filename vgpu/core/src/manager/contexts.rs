@@ -149,6 +149,23 @@ impl Running {
         })
     }
 
+    /// The context that a block's pointers name as it is bound, and its image if the channel has a number on the card. The pointers are the
+    /// host's then.
+    pub(super) fn context_at_bind(
+        &mut self,
+        vm: VmId,
+        space: SpaceId,
+        (pointers, decoy): (&mut [u8], Option<Decoy>),
+        has_number: bool,
+        cx: &mut Cx<'_>,
+    ) -> (Option<Context>, Option<ImageNo>) {
+        let context = self.context_of(vm, None, decoy, pointers, cx);
+        let named = context.filter(|context| context.is_named && has_number);
+        let image = named.and_then(|context| self.put_image(vm, space, context, cx));
+        self.point_to(vm, space, image, pointers);
+        (context, image)
+    }
+
     /// Puts the host's pointer in the place of the guest's, in words that are an instance block's pointers to contexts.
     pub(super) fn point_to(&self, vm: VmId, space: SpaceId, image: Option<ImageNo>, pointers: &mut [u8]) {
         if planted::is(Fault::DecoyImageUsed) {
@@ -236,7 +253,7 @@ impl Running {
         };
         channel.image = Some(image);
         if channel.may_run() && !vgpu.hold.is_suspended {
-            let (physical, runs, gp_put) = (channel.physical, channel.runnable, channel.gp_put);
+            let (physical, runs, gp_put) = (channel.physical, channel.runnable, channel.due());
             if runs {
                 self.card.start(physical);
             }

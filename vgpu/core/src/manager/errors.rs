@@ -82,7 +82,7 @@ impl Running {
             channel.stands = false;
             // One that stands still for a move, is on its way to be parked, or that an operator holds, goes on with that.
             if channel.may_run() && !is_held {
-                going_on.push((channel.physical, channel.runnable, channel.gp_put));
+                going_on.push((channel.physical, channel.runnable, channel.due()));
             }
         }
         if going_on.is_empty() {

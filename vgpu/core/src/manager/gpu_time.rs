@@ -415,7 +415,7 @@ impl Running {
         vgpu.held_back.remove(&engine);
         let may_run = |channel: &&Channel| has_work(channel) && channel.runnable;
         for channel in vgpu.channels.values().filter(may_run) {
-            if let Some(gp_put) = channel.gp_put {
+            if let Some(gp_put) = channel.due() {
                 self.card.ring_later(channel.physical, gp_put);
             }
         }

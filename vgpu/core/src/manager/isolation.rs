@@ -219,6 +219,7 @@ impl Running {
 
     /// The VM is off the card, and the card has forgotten it. Whatever the allocators still know as its own is free.
     pub(super) fn forget(&mut self, vm: VmId, cx: &mut Cx<'_>) {
+        self.volatile.ahead.forget_vm(vm);
         let Some(mut vgpu) = self.vms.remove(&vm) else {
             return;
         };

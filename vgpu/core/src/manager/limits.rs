@@ -25,11 +25,12 @@ use super::running::Running;
 use super::window_copy::BATCH_BYTES_BY_WINDOW;
 use crate::config::Quota;
 use crate::device::Vgpu;
+use crate::device::work::ChannelWork;
 use crate::event::{Action, Tick, VmId};
 use crate::host::copy::{RUNS_MAX, WINDOW_BYTES};
 use crate::memory::{ChunkNo, ChunkPlace};
 use crate::notice::Direction;
-use crate::policy::{DemandView, LastUse, Occasion, Proposal, Snapshot, VmView};
+use crate::policy::{DemandView, LastUse, Occasion, Proposal, Snapshot, VmView, WorkView};
 use crate::reason::MoveCause;
 
 /// The first limit that a proposal would have broken.
@@ -216,6 +217,7 @@ impl<'a> Limits<'a> {
             synced_at: vgpu.synced_at,
             doorbells: vgpu.doorbells.count,
             rang_at: vgpu.doorbells.last_at,
+            work: work_view(vgpu),
             last_use: LastUse::of(&vgpu.spaces),
             ..VmView::of(vgpu.id, &vgpu.chunks, vgpu.config.chunk_bytes, vgpu.quota())
         })
@@ -254,6 +256,10 @@ impl<'a> Limits<'a> {
         }
         let (rest, breach) = match proposal {
             Proposal::Nothing => return (Proposal::Nothing, None),
+            Proposal::Release { vm, .. } => match occasion == (Occasion::Held { vm }) {
+                true => return (proposal, None),
+                false => (None, None),
+            },
             Proposal::Spill { vm, chunks, cause } => {
                 let (chunks, breach) = self.admit_spill(vm, chunks, cause);
                 let any = !chunks.is_empty();
@@ -421,6 +427,18 @@ fn bytes(vgpu: &Vgpu, chunks: &[ChunkNo]) -> u64 {
     chunks.iter().map(|&chunk| vgpu.chunks.bytes(chunk)).sum()
 }
 
+/// The work of the VM that waits for memory, if some does.
+fn work_view(vgpu: &Vgpu) -> Option<WorkView<'_>> {
+    let (v, since) = vgpu.held_work()?;
+    let work = vgpu.work.channels.get(&v)?;
+    Some(WorkView {
+        next: work.next()?,
+        later: work.later().collect(),
+        running: vgpu.work.channels.values().map(ChannelWork::running).collect(),
+        since,
+    })
+}
+
 impl Running {
     pub(super) fn limits(&self, now: Tick) -> Limits<'_> {
         Limits {
@@ -476,7 +494,5 @@ impl Running {
     }
 }
 
-#[cfg(test)]
-mod histories;
 #[cfg(test)]
 mod tests;

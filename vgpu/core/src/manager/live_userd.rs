@@ -178,6 +178,7 @@ impl Running {
     }
 
     fn ring_by_memory(&mut self, vm: VmId, v: u8, gp_put: u32, cx: &mut Cx<'_>) {
+        let held_at = self.held_at(vm, v, cx.now);
         let Some(vgpu) = self.vms.get_mut(&vm) else { return };
         let (is_held, word) = (vgpu.hold.is_suspended, gp_put.to_le_bytes());
         match vgpu.channels.get_mut(&v) {
@@ -185,11 +186,12 @@ impl Running {
             Some(bound) => {
                 if self
                     .card
-                    .store_userd(bound, is_held, userd::GP_PUT, &word, cx.actions)
+                    .store_userd(bound, (is_held, held_at), userd::GP_PUT, &word, cx.actions)
                 {
                     vgpu.note_doorbell(v, cx.now);
                 }
                 self.expect_progress(vm, v, cx.now);
+                self.work_came(vm, v, cx.now);
             }
             // Whoever binds a channel reads what was stored before.
             None if vgpu.parked.contains_key(&v) => {

@@ -92,6 +92,14 @@ impl Vgpu {
         self.userd.retain(|(of, _), _| *of != v);
     }
 
+    /// A channel is bound for which there is no number.
+    pub(super) fn remember_parked(&mut self, v: u8, parked: Parked) {
+        if let Some(gp_put) = parked.gp_put {
+            self.userd.insert((v, userd::GP_PUT as u16), gp_put);
+        }
+        self.parked.insert(v, parked);
+    }
+
     /// Notes a store to USERD of a parked channel, which is among the words that are kept.
     pub(super) fn note_parked_store(&mut self, v: u8, now: Tick) {
         let put = self.userd.get(&(v, userd::GP_PUT as u16)).copied();
@@ -112,7 +120,7 @@ impl Vgpu {
 
 /// Nothing else happens to the channel.
 fn is_calm(channel: &Channel) -> bool {
-    channel.in_table && channel.may_run() && !channel.preempting
+    channel.in_table && channel.may_run() && !channel.preempting && channel.given.is_none()
 }
 
 /// Whether a channel may give up its number: nothing of it is lost.
@@ -190,6 +198,7 @@ impl Running {
             }
         }
         let named = parked.context.filter(|context| context.is_named);
+        let given = self.held_at_bind(vm, v, parked.gp_put, cx.now);
         let image = named.and_then(|context| self.put_image(vm, parked.space, context, cx));
         let at = parked.instance.offset(Engine::Graph.context_offset());
         let mut words = [0; 8];
@@ -203,12 +212,14 @@ impl Running {
         let has_image = named.is_none() || image.is_some();
         let runs = parked.runnable && has_image && !vgpu.hold.is_suspended;
         self.card.bind(physical, parked.instance, &shown, runs);
-        if let Some(gp_put) = parked.gp_put.filter(|_| !planted::is(Fault::ParkedDoorbellLost)) {
+        let due = given.or(parked.gp_put);
+        if let Some(gp_put) = due.filter(|_| !planted::is(Fault::ParkedDoorbellLost)) {
             self.card.ring_later(physical, gp_put);
         }
         let channel = Channel {
             runnable: parked.runnable,
             gp_put: parked.gp_put,
+            given,
             has_work: parked.wants_since.is_some(),
             has_contexts: parked.has_contexts,
             context: parked.context,
@@ -219,6 +230,7 @@ impl Running {
         };
         vgpu.channels.insert(v, channel);
         self.expect_progress(vm, v, cx.now);
+        self.work_came(vm, v, cx.now);
         true
     }
 
@@ -306,7 +318,7 @@ impl Running {
         }
         channel.parking = false;
         channel.bound_at = cx.now;
-        let (runnable, gp_put) = (channel.runnable, channel.gp_put);
+        let (runnable, gp_put) = (channel.runnable, channel.due());
         if std::mem::take(&mut channel.preempting) {
             self.preempt(vm, v, cx);
         }
@@ -433,6 +445,7 @@ impl Running {
         }
         self.free_tables(vm, &[block]);
         self.leave_space(vm, parked.space, (None, None), cx);
+        self.end_work(vm, v);
         true
     }
 }

@@ -42,6 +42,15 @@ impl Running {
         if !self.demands.is_empty() {
             let proposal = self.ask(Occasion::Demand, cx.now);
             changed |= self.carry_out(Occasion::Demand, proposal, cx);
+        } else if let Some((vm, v)) = self.longest_held(cx.now).filter(|_| cx.now < self.pass_at) {
+            // Passes come in between when they are due.
+            let occasion = Occasion::Held { vm };
+            let proposal = self.ask(occasion, cx.now);
+            self.note_intent(&proposal);
+            if !self.carry_out(occasion, proposal, cx) {
+                self.give_as_it_is(vm, v, cx);
+            }
+            changed = true;
         } else if self.pass_wanted || cx.now >= self.pass_at {
             let occasion = match std::mem::take(&mut self.pass_wanted) {
                 true => Occasion::Pass,
@@ -101,6 +110,14 @@ impl Running {
     fn carry_out(&mut self, occasion: Occasion, proposal: Proposal, cx: &mut Cx<'_>) -> bool {
         match proposal {
             Proposal::Nothing => false,
+            Proposal::Release {
+                vm,
+                until,
+                with_looks,
+            } => {
+                self.release_work(vm, (until, with_looks), cx.now);
+                true
+            }
             Proposal::Spill { vm, chunks, cause } => {
                 let started = self.start_move(vm, (Direction::Spill, cause), chunks, BTreeMap::new(), cx);
                 if !started && matches!(occasion, Occasion::Demand | Occasion::AboveMax { .. }) {

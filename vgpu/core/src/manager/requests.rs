@@ -62,6 +62,7 @@ impl Running {
                 return;
             }
             self.serve_doorbells(vm, cx);
+            self.serve_work(vm, cx);
             let Some(vgpu) = self.vms.get_mut(&vm) else { return };
             let request = match vgpu.blocked.take() {
                 None => match vgpu.queue.pop_front() {

@@ -8,6 +8,7 @@ use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
 
+use super::ahead::Ahead;
 use super::claim::Claim;
 use super::contexts::{GonePages, GoneSpace, Keeping};
 use super::demands::Demands;
@@ -48,6 +49,7 @@ pub(super) struct Volatile {
     pub(super) samples: Samples,
     pub(super) gpu_time: GpuTime,
     pub(super) parking: parking::Asked,
+    pub(super) ahead: Ahead,
     /// Channels that the card was asked about: whether they have work.
     pub(super) activity: BTreeMap<Token, (VmId, u8, PhysChannel)>,
     /// How far channels have come whose USERD the guest maps.
@@ -114,7 +116,7 @@ pub(crate) struct Running {
 
 /// Stands there until whoever reads a state puts its own.
 fn some_policy() -> Box<dyn Policy> {
-    crate::policy::PolicyName::default().policy()
+    crate::policy::PolicyName::default().policy(&GpuConfig::default())
 }
 
 impl Running {
@@ -231,6 +233,7 @@ impl Running {
             progressed |= self.check_copy(cx);
             progressed |= self.check_aside(cx);
             progressed |= self.end_patience(cx);
+            progressed |= self.check_held(cx.now);
             progressed |= self.relieve(cx);
             progressed |= self.finish_leaving(cx);
             progressed |= self.serve_parked(cx);
@@ -293,6 +296,7 @@ impl Running {
         if !self.engine_value(token, &data, cx)
             && !self.watchdog_value(token, &data, cx)
             && !self.activity_value(token, &data, cx.now)
+            && !self.ahead_value(token, &data)
             && !self.block_value(token, &data, cx)
             && !self.kept_value(token, &data, cx)
             && !self.moment_value(token, &data, cx)

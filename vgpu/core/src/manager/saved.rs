@@ -112,7 +112,7 @@ impl Manager {
     /// # Errors
     /// The text is not what [`Manager::save`] writes, or does not fit the settings or `volatile`.
     pub fn load(config: GpuConfig, text: &str, volatile: Volatile) -> Result<Self, LoadError> {
-        let policy = config.policy.policy();
+        let policy = config.policy.policy(&config);
         Self::load_with_policy(config, policy, text, volatile)
     }
 

@@ -126,6 +126,7 @@ impl Running {
         let share_look = self.next_share_look();
         let parking = self.next_parking();
         let shown = self.next_to_show_at();
+        let held = self.next_held();
         [
             pass,
             demand,
@@ -138,6 +139,7 @@ impl Running {
             share_look,
             parking,
             shown,
+            held,
             self.progress_at,
             self.look_at(),
         ]

@@ -227,15 +227,61 @@ impl Running {
         length: usize,
         cx: &mut Cx<'_>,
     ) -> Went {
+        let held_at = self.held_at(vm, channel, cx.now);
         let Some(vgpu) = self.vms.get_mut(&vm) else {
             return Went::Done;
         };
         let (done, is_held) = (request.done, vgpu.hold.is_suspended);
         let bound = vgpu.channels.get_mut(&channel);
         let mut has_work = false;
-        match (&request.kind, bound) {
+        let Request::Write { data, .. } = &request.kind else {
+            return self.load_userd(vm, channel, at, request, length, cx);
+        };
+        let from = data[done..done + length].to_vec();
+        match bound {
+            Some(bound) => {
+                let held = (is_held, held_at);
+                has_work = self.card.store_userd(bound, held, at, &from, cx.actions);
+                if has_work {
+                    vgpu.note_doorbell(channel, cx.now);
+                }
+            }
+            None => {
+                remember_userd(vgpu, channel, at, &from);
+                vgpu.note_parked_store(channel, cx.now);
+            }
+        }
+        // A client may map USERD and send messages about it too.
+        self.show_userd(vm, channel, at, &from, cx);
+        if has_work {
+            self.expect_progress(vm, channel, cx.now);
+            self.work_came(vm, channel, cx.now);
+        }
+        Went::Done
+    }
+
+    fn load_userd(
+        &mut self,
+        vm: VmId,
+        channel: u8,
+        at: u64,
+        request: &mut Queued,
+        length: usize,
+        cx: &mut Cx<'_>,
+    ) -> Went {
+        let Some(vgpu) = self.vms.get_mut(&vm) else {
+            return Went::Done;
+        };
+        let into = &mut request.answer[request.done..][..length];
+        match vgpu.channels.get(&channel) {
+            // The card has less than the guest has stored.
+            Some(Channel {
+                given: Some(_),
+                gp_put: Some(put),
+                ..
+            }) if at == userd::GP_PUT && length == 4 => into.copy_from_slice(&put.to_le_bytes()),
             // Until it is bound in the card's table, the page still holds what its last user left.
-            (Request::Read { .. }, Some(bound)) if bound.in_table || planted::is(Fault::UserdReadEarly) => {
+            Some(bound) if bound.in_table || planted::is(Fault::UserdReadEarly) => {
                 let token = self.card.tokens.next();
                 let offset = Card::userd_window(bound.physical) + at;
                 cx.actions.push(Action::HostRead {
@@ -250,36 +296,12 @@ impl Running {
                     length,
                 }));
             }
-            (Request::Read { .. }, _) => {
-                for (i, byte) in request.answer[done..done + length].iter_mut().enumerate() {
-                    let at = at + i as u64;
+            _ => {
+                for (at, byte) in (at..).zip(into) {
                     let word = vgpu.userd.get(&(channel, at as u16 & !3)).copied().unwrap_or(0);
                     *byte = word.to_le_bytes()[at as usize % 4];
                 }
             }
-            (Request::Write { data, .. }, bound) => {
-                let from = data[done..done + length].to_vec();
-                match bound {
-                    Some(bound) => {
-                        has_work = self.card.store_userd(bound, is_held, at, &from, cx.actions);
-                        if has_work {
-                            vgpu.note_doorbell(channel, cx.now);
-                        }
-                    }
-                    None => {
-                        remember_userd(vgpu, channel, at, &from);
-                        vgpu.note_parked_store(channel, cx.now);
-                    }
-                }
-            }
-            _ => {}
-        }
-        // A client may map USERD and send messages about it too.
-        if let Request::Write { data, .. } = &request.kind {
-            self.show_userd(vm, channel, at, &data[done..done + length], cx);
-        }
-        if has_work {
-            self.expect_progress(vm, channel, cx.now);
         }
         Went::Done
     }
@@ -287,11 +309,12 @@ impl Running {
 
 impl Card {
     /// A guest's store to the USERD page of a bound channel. GP_PUT is a doorbell, kept for after a suspension or while an
-    /// operator holds the VM's channels, and takes whole words only. Whether it brought work.
+    /// operator holds the VM's channels, and takes whole words only. Where work waits for its memory, the card is not told of more than
+    /// `held_at`. Whether it brought work.
     pub(super) fn store_userd(
         &mut self,
         bound: &mut Channel,
-        is_held: bool,
+        (is_held, held_at): (bool, Option<u32>),
         at: u64,
         from: &[u8],
         actions: &mut Actions,
@@ -316,7 +339,11 @@ impl Card {
             return false;
         };
         let before = bound.gp_put.replace(gp_put);
-        match (bound.in_table, is_held || !bound.may_run()) {
+        bound.given = bound.given.or(held_at).filter(|given| *given != gp_put);
+        match (
+            bound.in_table,
+            is_held || !bound.may_run() || bound.given.is_some(),
+        ) {
             (_, true) => {}
             (true, false) => self.ring(bound.physical, gp_put, actions),
             (false, false) => self.ring_later(bound.physical, gp_put),

@@ -8,10 +8,10 @@ use serde::{Deserialize, Serialize};
 use shadow_pt::{FramePlacement, GuestFrame, Placement, ReachChange, ShadowSpace};
 
 use super::History;
-use crate::event::Tick;
 use crate::saved::Unsound;
 
 mod inspection;
+mod noted;
 mod sums;
 
 use sums::ChunkSums;
@@ -228,6 +228,11 @@ impl Chunks {
         is_backed && self.reach(chunk) == Reach::None && !self.is_expected(chunk)
     }
 
+    /// Its bytes are in host RAM only.
+    pub(crate) fn is_out(&self, chunk: ChunkNo) -> bool {
+        *self.place(chunk) == ChunkPlace::Spilled
+    }
+
     pub(crate) fn is_moving(&self, chunk: ChunkNo) -> bool {
         self.chunks[chunk.0 as usize].moving
     }
@@ -260,39 +265,6 @@ impl Chunks {
             ChunkPlace::Spilled => true,
             ChunkPlace::Resident(_) | ChunkPlace::Both(_) => self.has_instance(chunk),
         }
-    }
-
-    pub(crate) fn history(&self, chunk: ChunkNo) -> &History {
-        &self.chunks[chunk.0 as usize].history
-    }
-
-    pub(crate) fn note_backed(&mut self, chunk: ChunkNo, now: Tick) {
-        self.chunks[chunk.0 as usize].history.backed_at = Some(now);
-    }
-
-    pub(crate) fn note_moved(&mut self, chunk: ChunkNo, now: Tick) {
-        let history = &mut self.chunks[chunk.0 as usize].history;
-        history.moved_at = Some(now);
-        history.moves = history.moves.saturating_add(1);
-    }
-
-    /// The CPU accessed it through a window.
-    pub(crate) fn note_touched(&mut self, chunk: ChunkNo, now: Tick) {
-        self.chunks[chunk.0 as usize].history.touched_at = Some(now);
-    }
-
-    /// The chunks whose reach differs from what was last noted, in order, and the reach they have.
-    pub(crate) fn note_reach(&mut self, now: Tick) -> Vec<(ChunkNo, Reach)> {
-        let mut noted = Vec::new();
-        for no in std::mem::take(&mut self.changed_reach) {
-            let chunk = &mut self.chunks[no.0 as usize];
-            let (reach, history) = (chunk.reach(), &mut chunk.history);
-            if reach != history.reach {
-                (history.reach, history.reach_since) = (reach, now);
-                noted.push((no, reach));
-            }
-        }
-        noted
     }
 
     /// An address space began or ceased to reach a frame. A writable reach ends "both": there is no dirty bit.

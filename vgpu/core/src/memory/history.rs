@@ -11,6 +11,11 @@ pub(crate) struct History {
     pub(crate) moved_at: Option<Tick>,
     pub(crate) moves: u32,
     pub(crate) touched_at: Option<Tick>,
+    /// When the card last got an entry of a ring whose launches were known to use it, and how many those were.
+    #[serde(default)]
+    pub(crate) launched_at: Option<Tick>,
+    #[serde(default)]
+    pub(crate) launches: u32,
     /// The reach that was last noted, and when it became so.
     pub(crate) reach: Reach,
     pub(crate) reach_since: Tick,
@@ -20,5 +25,6 @@ impl History {
     /// Starts anew: the chunk has no memory any more.
     pub(crate) fn clear(&mut self) {
         (self.backed_at, self.moved_at, self.moves, self.touched_at) = (None, None, 0, None);
+        (self.launched_at, self.launches) = (None, 0);
     }
 }

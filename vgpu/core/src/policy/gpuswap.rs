@@ -41,15 +41,16 @@ impl Policy for Gpuswap {
         sharing::worth(what)
     }
 
+    fn wants_work(&self) -> bool {
+        false
+    }
+
     fn save(&self) -> String {
         String::new()
     }
 
     fn restore(&mut self, saved: &str) -> Result<(), String> {
-        match saved {
-            "" => Ok(()),
-            other => Err(format!("GPUswap keeps nothing, and is told {other:?}")),
-        }
+        super::nothing_kept("gpuswap", saved)
     }
 
     fn wants_tick(&self, usage: Usage) -> bool {

@@ -138,6 +138,10 @@ impl Policy for Recency {
         sharing::worth(what)
     }
 
+    fn wants_work(&self) -> bool {
+        false
+    }
+
     fn save(&self) -> String {
         serde_json::to_string(&self.trials).expect("numbers, lists, and maps by numbers")
     }

@@ -103,6 +103,8 @@ pub(super) fn propose(
         }),
         Occasion::Demand => make_room(view, which),
         Occasion::Pass | Occasion::Tick => pass(view, which),
+        // For policies that go by launches.
+        Occasion::Held { .. } => Proposal::Nothing,
     }
 }
 
@@ -121,6 +123,7 @@ pub(super) fn worth(what: &Observation<'_>) -> Worth {
         } => Worth::Pass,
         // The VM is passed over; a chunk's reach is followed by that of all the VM's.
         Observation::Backed { .. }
+        | Observation::Work { .. }
         | Observation::RolledBack { .. }
         | Observation::Reached { .. }
         | Observation::Idled { .. } => Worth::Nothing,
@@ -498,6 +501,7 @@ fn spill(view: &VmView<'_>, cause: MoveCause, count: usize, which: &mut Which<'_
         | MoveCause::Fairness { .. }
         | MoveCause::FreeRoom
         | MoveCause::Exchange { .. }
+        | MoveCause::Launch { .. }
         | MoveCause::Shown => (false, false),
     };
     // For one that it wants, an idle chunk of its own goes whatever its `min`.

@@ -1,7 +1,7 @@
 //! What a policy sees when it is asked.
 
 use std::cell::Cell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::config::Quota;
 use crate::device::{Space, SpaceId};
@@ -99,8 +99,23 @@ pub struct VmView<'a> {
     pub doorbells: u64,
     /// When the last of them came.
     pub rang_at: Option<Tick>,
+    /// Work that waits for its memory, if a policy goes by it.
+    pub work: Option<WorkView<'a>>,
     pub(crate) chunks: &'a Chunks,
     pub(crate) last_use: LastUse<'a>,
+}
+
+/// Chunks that a VM's launches use, as far as that is known before they run.
+#[derive(Clone, Debug)]
+pub struct WorkView<'a> {
+    /// Those of the launch that waits.
+    pub next: &'a BTreeSet<ChunkNo>,
+    /// Those of launches that were submitted behind it, in their order.
+    pub later: Vec<&'a BTreeSet<ChunkNo>>,
+    /// Those of launches that may be running, of all the VM's channels.
+    pub running: Vec<&'a BTreeSet<ChunkNo>>,
+    /// Since when it waits.
+    pub since: Tick,
 }
 
 /// Most address spaces of a VM that are told apart by when they had work. What only others reach counts as these do.
@@ -176,6 +191,7 @@ impl<'a> VmView<'a> {
             synced_at: None,
             doorbells: 0,
             rang_at: None,
+            work: None,
             chunks,
             last_use: LastUse::default(),
         }
@@ -248,8 +264,12 @@ pub struct ChunkView {
     pub moved_at: Option<Tick>,
     /// Moves so far, both ways, since it got memory.
     pub moves: u32,
-    /// When the CPU last accessed it through a window. What the GPU does is not seen.
+    /// When the CPU last accessed it through a window.
     pub touched_at: Option<Tick>,
+    /// When the card last got a launch that was known to use it; only policies that go by launches have that found out.
+    pub launched_at: Option<Tick>,
+    /// How many entries of rings had such launches since it got memory.
+    pub launches: u32,
 }
 
 impl ChunkView {
@@ -272,6 +292,8 @@ impl ChunkView {
             moved_at: history.moved_at,
             moves: history.moves,
             touched_at: history.touched_at,
+            launched_at: history.launched_at,
+            launches: history.launches,
         }
     }
 

@@ -7,6 +7,8 @@ use crate::reason::MoveCause;
 use fermi_spec::addr::{FRAME, FrameNo, Iova};
 use proptest::prelude::*;
 
+mod histories;
+
 const CHUNK: u64 = 1 << 20;
 const VM: VmId = VmId(1);
 
@@ -90,7 +92,7 @@ fn proposal(direction: Direction, vm: VmId, chunks: Vec<ChunkNo>) -> Proposal {
 fn chunks_of(proposal: &Proposal) -> &[ChunkNo] {
     match proposal {
         Proposal::Spill { chunks, .. } | Proposal::Refill { chunks, .. } => chunks,
-        Proposal::Nothing | Proposal::HostRam { .. } => &[],
+        Proposal::Nothing | Proposal::Release { .. } | Proposal::HostRam { .. } => &[],
     }
 }
 

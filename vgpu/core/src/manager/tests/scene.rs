@@ -38,6 +38,8 @@ pub(super) const DATA: u64 = 4 * MIB;
 pub(super) struct Pages {
     own: BTreeMap<u64, Vec<u8>>,
     vms: BTreeMap<(VmId, bool, u64), Vec<u8>>,
+    /// Bytes that were read so far.
+    pub(super) read_bytes: u64,
 }
 
 /// Pages of a VM's BAR1 are kept behind those of any image, from this address on.
@@ -88,6 +90,7 @@ impl Pages {
 
 impl HostMemory for Pages {
     fn read(&mut self, at: Place, data: &mut [u8]) -> bool {
+        self.read_bytes += data.len() as u64;
         for (by, byte) in (0..).zip(data) {
             let (page, within) = self.page(Self::byte(at, by));
             *byte = page[within];
@@ -127,6 +130,8 @@ pub(super) struct Scene {
     /// Every action since [`Scene::take`].
     pub(super) actions: Vec<Action>,
     next_request: u64,
+    /// Most bytes of guests' memory that were read for one event.
+    pub(super) most_read: u64,
     /// A VM that is asked to wait for its turn gets it at once.
     pub(super) gives_turns: bool,
 }
@@ -154,6 +159,7 @@ impl Scene {
             wake_at: None,
             actions: Vec::new(),
             next_request: 0,
+            most_read: 0,
             gives_turns: true,
         }
     }
@@ -178,8 +184,10 @@ impl Scene {
         let mut events = VecDeque::from([event]);
         while let Some(event) = events.pop_front() {
             let mut actions = Actions::default();
+            let before = self.memory.read_bytes;
             self.manager
                 .apply(Tick(self.now), event, &mut self.memory, &mut actions);
+            self.most_read = self.most_read.max(self.memory.read_bytes - before);
             for action in actions.drain() {
                 events.extend(self.perform(&action));
                 self.actions.push(action);

@@ -8,7 +8,7 @@
 //! Memory moves here without a card: what the policy proposes and limits admit is done at once. VMs come and go, ask for
 //! memory, let it idle, use it again and get other quotas; their chunks are of any sizes, the last one often short.
 
-use super::*;
+use super::super::*;
 use crate::config::{GpuConfig, Quota, VmConfig};
 use crate::device::pci::ConfigSpace;
 use crate::memory::Reach;
@@ -165,7 +165,7 @@ impl History {
         assert_eq!(breach, None, "an honest policy is not cut: {proposal:?}");
         self.log.push(format!("{occasion:?}: {proposal:?}"));
         match proposal {
-            Proposal::Nothing => return false,
+            Proposal::Nothing | Proposal::Release { .. } => return false,
             Proposal::Spill { vm, chunks, cause } => {
                 self.moved[0] += chunks.len();
                 let bytes = self.put(vm, &chunks, false);
@@ -501,8 +501,9 @@ fn shares_hold_after_any_history() {
         .ok()
         .and_then(|count| count.parse().ok());
     for seed in 0..asked.unwrap_or(HISTORIES) {
-        for policy in [PolicyName::Gpuswap, PolicyName::Recency] {
-            run(seed, policy.policy()).unwrap_or_else(|broke| panic!("{policy:?}, {broke}"));
+        for policy in [PolicyName::Gpuswap, PolicyName::Recency, PolicyName::Adaptive] {
+            run(seed, policy.policy(&GpuConfig::default()))
+                .unwrap_or_else(|broke| panic!("{policy:?}, {broke}"));
         }
     }
 }
@@ -546,7 +547,7 @@ impl History {
 fn trials_leave_everybody_what_it_holds() {
     let mut exchanged = 0;
     for seed in 0..100 {
-        let mut history = History::new(seed, PolicyName::Recency.policy());
+        let mut history = History::new(seed, PolicyName::Recency.policy(&GpuConfig::default()));
         (0..20).for_each(|_| history.happen());
         while history.step(Occasion::Pass) {}
         history.claim = None;
@@ -611,7 +612,7 @@ fn two_programs_of_figure_4_make_85_selections_and_refill_once() {
 impl History {
     /// VMs of these guest VRAMs and chunks in MiB, without quotas, that have asked for all of it in turn.
     fn of(capacity: u64, vms: &[(u64, u64)]) -> Self {
-        let mut history = Self::new(4, PolicyName::Gpuswap.policy());
+        let mut history = Self::new(4, PolicyName::Gpuswap.policy(&GpuConfig::default()));
         history.vms.clear();
         (history.capacity, history.batch, history.is_tight) = (capacity * MIB, 16 * MIB, false);
         for (no, &(guest_vram, chunk)) in (0..).map(VmId).zip(vms) {
@@ -701,6 +702,10 @@ impl Policy for Without {
         self.1.observe(what)
     }
 
+    fn wants_work(&self) -> bool {
+        self.1.wants_work()
+    }
+
     fn save(&self) -> String {
         self.1.save()
     }
@@ -725,7 +730,10 @@ fn history_finds_a_pass_that_leaves_something_out() {
     ];
     for (part, leaves_out) in left_out.into_iter().enumerate() {
         let found = (0..HISTORIES).any(|seed| {
-            let policy = Box::new(Without(leaves_out, PolicyName::Gpuswap.policy()));
+            let policy = Box::new(Without(
+                leaves_out,
+                PolicyName::Gpuswap.policy(&GpuConfig::default()),
+            ));
             run(seed, policy).is_err()
         });
         assert!(found, "nobody misses part {part}");
