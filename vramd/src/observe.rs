@@ -60,7 +60,7 @@ impl Found {
             }
             Work::Copy(_) => self.copies += 1,
             Work::Opaque(why) => *self.opaque.entry(why.to_string()).or_default() += 1,
-            Work::Release { .. } | Work::Acquire { .. } | Work::Wait => {}
+            Work::Grid(_) | Work::Release { .. } | Work::Acquire { .. } | Work::Wait => {}
         }
     }
 }

@@ -266,6 +266,7 @@ impl HappeningLog {
             | Notice::EngineTime { .. }
             | Notice::ChannelError { .. }
             | Notice::TablesFetched { .. }
+            | Notice::WorkWaited { .. }
             | Notice::Usage { .. } => return,
         };
         self.put(notice.vm().and_then(name), happening);
@@ -320,6 +321,7 @@ fn why(cause: MoveCause, name: impl Fn(VmId) -> Option<Arc<str>>) -> String {
         MoveCause::Fairness { toward } => format!("more than its share, and {} has less", name(toward)),
         MoveCause::FreeRoom => "there is room".to_owned(),
         MoveCause::Exchange { .. } => "to see which of its chunks are worth their place".to_owned(),
+        MoveCause::Launch { .. } => "a launch of its waits for other chunks than those in VRAM".to_owned(),
         MoveCause::Shown => "its guest maps a page of it that its GPU uses".to_owned(),
     }
 }

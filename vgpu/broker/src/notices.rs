@@ -73,6 +73,7 @@ impl NoticeLog {
             }
             Notice::MoveStage { .. }
             | Notice::TablesFetched { .. }
+            | Notice::WorkWaited { .. }
             | Notice::Suspended { .. }
             | Notice::Resumed { .. }
             | Notice::Backed { .. }

@@ -91,6 +91,8 @@ pub struct VmSpreads {
     pub demand_waits: Spread,
     /// Updates of page tables that waited for memory or for a move.
     pub sync_waits: Spread,
+    /// Work that waited for memory that its launches use.
+    pub work_waits: Spread,
     /// Bytes a second of each move's copy, by [`SPREAD_BOUNDS_RATE`].
     pub copy_rates: Spread,
     /// The copy of a move that has not ended, and how long it took.
@@ -132,6 +134,7 @@ impl VmSpreads {
             }
             Notice::DemandEnded { waited_ns, .. } => self.demand_waits.record(*waited_ns),
             Notice::SyncWaited { waited_ns, .. } => self.sync_waits.record(*waited_ns),
+            Notice::WorkWaited { waited_ns, .. } => self.work_waits.record(*waited_ns),
             _ => {}
         }
     }

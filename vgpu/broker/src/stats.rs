@@ -437,6 +437,7 @@ impl VmCounters {
             | Notice::DemandWaits { .. }
             | Notice::DemandEnded { .. }
             | Notice::SyncWaited { .. }
+            | Notice::WorkWaited { .. }
             | Notice::EngineTime { .. }
             | Notice::Started { .. }
             | Notice::StartFailed { .. }

@@ -9,7 +9,7 @@ use fermi_spec::bar::Bar;
 use guests::GuestBus;
 use vm_memory::{Bytes as _, VolatileMemory as _};
 
-/// Work units of the card in a turn of waiting code.
+/// Work units of the card in a turn of waiting code, unless somebody looks at the card more often.
 const WORK_PER_TURN: u32 = 4096;
 /// Nanoseconds that a turn counts for.
 const TURN_NS: u64 = 1_000;
@@ -24,6 +24,8 @@ pub struct BareMachine {
     pub is_stop_requested: Box<dyn Fn() -> bool>,
     /// Called with the card at each line that the code reports.
     pub on_line: fn(&mut BareCard, &str),
+    /// Work units of the card in a turn of waiting code.
+    pub work_per_turn: u32,
     /// Lines that the code reported.
     pub lines: Vec<String>,
     /// Interrupts that the card raised.
@@ -42,12 +44,18 @@ impl BareMachine {
             card,
             is_stop_requested: Box::new(|| false),
             on_line: |_, _| (),
+            work_per_turn: WORK_PER_TURN,
             lines: Vec::new(),
             interrupts: 0,
             is_stopped: false,
             now_ns: 0,
             idle_turns: 0,
         }
+    }
+
+    /// Somebody has answered what the card waited for: it has something to do again, and the code waits on.
+    pub fn card_was_answered(&mut self) {
+        self.idle_turns = 0;
     }
 }
 
@@ -87,7 +95,7 @@ impl GuestBus for BareMachine {
 
     fn relax(&mut self) {
         self.now_ns = self.now_ns.wrapping_add(TURN_NS);
-        let stepped = self.card.model.step(0, WORK_PER_TURN);
+        let stepped = self.card.model.step(0, self.work_per_turn);
         self.interrupts += u32::from(self.card.model.take_interrupt());
         self.idle_turns = match stepped {
             Stepped::Busy => 0,

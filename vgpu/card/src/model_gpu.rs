@@ -62,6 +62,7 @@ impl CardConfig {
                 false => CopyMicrocode::default(),
             },
             strict: self.strict,
+            capabilities: fermi_model::Capabilities::NONE,
         };
         FermiModel::new(config, bus)
     }

@@ -94,6 +94,8 @@ pub struct Account {
     pub demanded_in_host_ram: u64,
     /// Times that an update of its page tables waited for memory or for a move.
     pub sync_waits: Waits,
+    /// Times that its work waited for memory that its launches use, under a policy that has it wait (`gdm`, `gdm-always`).
+    pub work_waits: Waits,
     /// Whom its memory was moved out for.
     pub spilled_for: Vec<SpilledFor>,
     /// Errors of the guest that drivers do not make.

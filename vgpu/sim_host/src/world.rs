@@ -6,7 +6,9 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use fermi_model::{Backing, CopyMicrocode, FermiModel, ModelConfig, Stepped, SystemBus, Timing};
+use fermi_model::{
+    Backing, Capabilities, CopyMicrocode, FermiModel, ModelConfig, Stepped, SystemBus, Timing,
+};
 use fermi_spec::addr::{FRAME, FrameNo, Iova};
 use fermi_spec::bar::Bar;
 use fermi_spec::board::Board;
@@ -235,6 +237,7 @@ impl<W: Watch> World<W> {
             timing: Timing::of(Board::Gtx480),
             copy_microcode,
             strict: config.graph.is_some(),
+            capabilities: Capabilities::NONE,
         };
         let mut world = Self {
             manager,

@@ -403,11 +403,13 @@ fn account_lines(account: &Account) -> Vec<(&'static str, String)> {
         part(account.copy_ns)
     );
     let waited = format!(
-        "{} accesses {}, {} updates of page tables {}; {} chunks had to go to host RAM",
+        "{} accesses {}, {} updates of page tables {}, work {} times {}; {} chunks had to go to host RAM",
         account.demand_waits.count,
         milliseconds(account.demand_waits.total_ns),
         account.sync_waits.count,
         milliseconds(account.sync_waits.total_ns),
+        account.work_waits.count,
+        milliseconds(account.work_waits.total_ns),
         account.demanded_in_host_ram
     );
     let moved_for = account.spilled_for.iter().map(|of| {

@@ -231,12 +231,15 @@ fn card_with(line: &str) -> Result<vgpu::GpuConfig, String> {
 
 #[test]
 fn policy_of_a_card_is_one_of_those_there_are() {
-    let with = |line| card_with(line).map(|settings| settings.policy);
+    let with = |line: &str| card_with(line).map(|settings| settings.policy);
     assert_eq!(with(""), Ok(vgpu::PolicyName::default()));
-    assert_eq!(with("policy = \"gpuswap\""), Ok(vgpu::PolicyName::Gpuswap));
-    assert_eq!(with("policy = \"recency\""), Ok(vgpu::PolicyName::Recency));
+    for policy in vgpu::PolicyName::ALL {
+        assert_eq!(with(&format!("policy = \"{policy}\"")), Ok(policy));
+    }
     let other = with("policy = \"luck\"").unwrap_err();
-    assert!(other.contains("gpuswap") && other.contains("recency"), "{other}");
+    for policy in vgpu::PolicyName::ALL {
+        assert!(other.contains(&policy.to_string()), "{other}");
+    }
 }
 
 #[test]

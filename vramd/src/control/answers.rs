@@ -161,6 +161,10 @@ fn account(standing: &VmStanding, stats: &VmStats, picture: &Picture) -> Account
             count: account.sync_waits,
             total_ns: account.sync_wait_ns,
         },
+        work_waits: Waits {
+            count: account.work_waits,
+            total_ns: account.work_wait_ns,
+        },
         spilled_for: others.chain((gone.bytes > 0).then_some(gone)).collect(),
         guest_errors: stats.guest_errors,
         channels_killed: stats.channels_killed,

@@ -180,6 +180,10 @@ const OF_VM: &[Family<VmFigures>] = &[
         |of| account(of, |account| Counter(account.sync_waits.count))),
     family("vm_sync_waited", "Time that updates of page tables waited", SECONDS,
         |of| account(of, |account| CounterNs(account.sync_waits.total_ns))),
+    family("vm_work_waits", "Times that work waited for memory that its launches use", None,
+        |of| account(of, |account| Counter(account.work_waits.count))),
+    family("vm_work_waited", "Time that work waited for memory that its launches use", SECONDS,
+        |of| account(of, |account| CounterNs(account.work_waits.total_ns))),
     family("vm_guest_errors", "Errors of the guest that drivers do not make", None,
         |of| account(of, |account| Counter(account.guest_errors))),
     family("vm_channel_errors", "Errors of channels that the guest was told of, as a card tells them", None,
@@ -206,6 +210,7 @@ const DURATIONS: &[Spreads] = &[
     ("vm_rollback", "How long channels stood still for a move that was given up", |of| &of.rollbacks),
     ("vm_demand_wait", "How long an access waited for memory", |of| &of.demand_waits),
     ("vm_sync_wait", "How long an update of page tables waited for memory or a move", |of| &of.sync_waits),
+    ("vm_work_wait", "How long work waited for memory that its launches use", |of| &of.work_waits),
 ];
 
 /// Bytes a second.
@@ -438,7 +443,8 @@ mod tests {
             copy_ns: 0,
             demand_waits: none.clone(),
             demanded_in_host_ram: 0,
-            sync_waits: none,
+            sync_waits: none.clone(),
+            work_waits: none,
             spilled_for: vec![of(Some("b"), 4 * MIB), of(None, MIB), of(None, 3 * MIB)],
             guest_errors: 0,
             channels_killed: 0,

@@ -5,7 +5,7 @@ use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
 use card::BareMachine;
-use fermi_model::{BareCard, CopyMicrocode, ModelConfig, ShaderPlace, Timing};
+use fermi_model::{BareCard, Capabilities, CopyMicrocode, ModelConfig, ShaderPlace, Timing};
 use fermi_spec::addr::Iova;
 use fermi_spec::fault::{FaultType, Reason, WARP_ERRORS};
 use fermi_spec::regs::pgraph::{MP_GLOBAL_OUT_OF_STACK, MP_GLOBAL_TIMEOUT};
@@ -146,6 +146,7 @@ fn power_on(plan: &Plan) -> Result<BareMachine, RunError> {
         timing,
         copy_microcode: CopyMicrocode::default(),
         strict: false,
+        capabilities: Capabilities::NONE,
     };
     let card = BareCard::new(config, Iova(0), plan.ram_end.max(RAM_START))?;
     Ok(BareMachine::new(card))

@@ -135,14 +135,21 @@ impl Terminal {
         }
     }
 
-    /// What the program drew gives the screen and the cursor of before back: they are the last of each that was asked for.
+    /// What the program drew gives the screen and the cursor of before back: they are the last of each that was asked for. A program that has
+    /// ended has drawn all of it, though it may not have come yet.
     pub(crate) fn is_given_back(&mut self) -> bool {
-        let all = self.rest();
-        let given_back = [("\x1b[?1049h", "\x1b[?1049l"), ("\x1b[?25l", "\x1b[?25h")];
-        given_back.iter().all(|(taken, given_back)| {
-            all.rfind(taken)
-                .is_some_and(|at| Some(at) < all.rfind(given_back))
-        })
+        let start = Instant::now();
+        loop {
+            let all = self.rest();
+            let given_back = [("\x1b[?1049h", "\x1b[?1049l"), ("\x1b[?25l", "\x1b[?25h")];
+            let is_given_back = given_back.iter().all(|(taken, given_back)| {
+                all.rfind(taken)
+                    .is_some_and(|at| Some(at) < all.rfind(given_back))
+            });
+            if is_given_back || start.elapsed() > WAIT {
+                return is_given_back;
+            }
+        }
     }
 
     /// Reads to what a program draws last.

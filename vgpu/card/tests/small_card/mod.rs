@@ -4,7 +4,7 @@
 #![allow(dead_code, reason = "shared by test programs that use different parts")]
 
 use card::BareMachine;
-use fermi_model::{BareCard, CopyMicrocode, ModelConfig, Timing};
+use fermi_model::{BareCard, Capabilities, CopyMicrocode, ModelConfig, Timing};
 use fermi_spec::addr::Iova;
 use fermi_spec::board::Board;
 use guests::Options;
@@ -22,6 +22,7 @@ pub(crate) fn small_card() -> BareMachine {
         timing: Timing::of(Board::Quadro6000),
         copy_microcode: CopyMicrocode::default(),
         strict: false,
+        capabilities: Capabilities::NONE,
     };
     BareMachine::new(BareCard::new(config, Iova(0), RAM_BYTES).expect("a card"))
 }

@@ -3,7 +3,7 @@
 use fermi_spec::regs::pffb;
 use std::os::unix::fs::FileExt as _;
 
-use fermi_model::{CopyMicrocode, ModelConfig, SystemBus, Timing};
+use fermi_model::{Capabilities, CopyMicrocode, ModelConfig, SystemBus, Timing};
 use fermi_spec::addr::{GpuVa, Iova, PhysAddr};
 use fermi_spec::bar::Bar;
 use fermi_spec::board::{BAR3_BYTES, Board};
@@ -45,6 +45,7 @@ impl Card {
             timing: Timing::of(Board::Gtx480),
             copy_microcode: CopyMicrocode::default(),
             strict: false,
+            capabilities: Capabilities::NONE,
         };
         let mut model = FermiModel::new(config, Arc::new(Nothing)).unwrap();
         let vram = Arc::new(Vram::new(VRAM).unwrap());
