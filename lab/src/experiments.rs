@@ -4,6 +4,7 @@ mod adaptive;
 mod amm;
 mod chunk_size;
 mod delay;
+mod demand;
 mod fairness;
 mod gdm;
 mod hot_set;
@@ -16,7 +17,6 @@ mod random_walk;
 mod turns;
 
 use vgpu::VmId;
-use vgpu::policy::PolicyName;
 
 use crate::host::LabError;
 use crate::jobs::Onlooker;
@@ -74,16 +74,12 @@ experiments! {
     ChunkSize, chunk_size, "chunk-size": "Figures 7 to 9: run times and delays by the size of a chunk, unscaled",
     Turns, turns, "turns": "no figure: two programs that take turns, under each policy",
     Adaptive, adaptive, "adaptive": "Ganguly's thesis: what to bring, evict and leave on the host, on traces of twelve programs",
+    Demand, demand, "demand": "Ganguly's policies on kernels that run: blocks come by replayable faults and access counters",
     Link, link, "link": "Ganguly's thesis: whose transfers go first, for pairs of ten programs on one link",
     Precision, precision, "precision": "no figure: how well what launches reach is known before they run",
     RandomWalk, random_walk, "random-walk": "no figure: memory for the lanes of a grid, by random walks, a queue and a locked list",
     Gdm, gdm, "gdm": "another paper's Figures 7 to 9: memory brought before each launch, for two programs, a leak, an attack",
     Amm, amm, "amm": "another paper: copies between RAM and VRAM by stale flags, by hand and around each launch",
-}
-
-/// The policy as configurations name it.
-fn policy_name(policy: PolicyName) -> String {
-    format!("{policy:?}").to_lowercase()
 }
 
 impl Experiment {
@@ -107,6 +103,7 @@ impl Experiment {
             | Self::Delay
             | Self::Turns
             | Self::Adaptive
+            | Self::Demand
             | Self::Link
             | Self::Precision
             | Self::RandomWalk

@@ -11,6 +11,7 @@
 //! * `experiments`: one module for each; [`run`] runs one
 //! * `host`: a host whose failures are errors; `programs`: what its guests do
 //! * `traces`: what pages kernels use; `replay`: traces on too little memory
+//! * `demand`: a card whose buffers come when they are used, by faults that can be replayed and by access counters
 //! * `device`: a bare card that runs launches of our choice
 //! * `calls`: what programs ask of a card; `staged`: their calls replayed on a memory that is managed before launches
 //! * `observed`: a bare machine whose channels are looked at; `two_copies`: what happens there to arrays with two copies, in order
@@ -18,6 +19,7 @@
 #![forbid(unsafe_code)]
 
 mod calls;
+mod demand;
 mod device;
 mod experiments;
 mod host;

@@ -1,7 +1,7 @@
 //! What guests of the lab do: ordinary guest code, by the driver of crate `guests`.
 
 use card::BareMachine;
-use fermi_model::{BareCard, CopyMicrocode, ModelConfig, Timing};
+use fermi_model::{BareCard, Capabilities, CopyMicrocode, ModelConfig, Timing};
 use fermi_spec::addr::{Iova, LARGE_PAGE};
 use fermi_spec::board::Board;
 use guests::driver::{Copier, Copy, CopyPath, DmaBlock, Driver, DriverConfig, PageSize};
@@ -136,14 +136,25 @@ impl Objects {
 
 /// A GTX 480 that nobody shares.
 pub(crate) fn bare_machine(vram_bytes: u64, copy_microcode: CopyMicrocode) -> Result<BareMachine, LabError> {
+    bare_machine_with(vram_bytes, RAM_BYTES, copy_microcode, Capabilities::NONE)
+}
+
+/// The same with so much system memory, and with what no GTX 480 can do.
+pub(crate) fn bare_machine_with(
+    vram_bytes: u64,
+    ram_bytes: u64,
+    copy_microcode: CopyMicrocode,
+    capabilities: Capabilities,
+) -> Result<BareMachine, LabError> {
     let config = ModelConfig {
         board: Board::Gtx480,
         vram_bytes,
         timing: Timing::of(Board::Gtx480),
         copy_microcode,
         strict: false,
+        capabilities,
     };
-    let card = BareCard::new(config, Iova(0), RAM_BYTES).map_err(|error| LabError::Fault {
+    let card = BareCard::new(config, Iova(0), ram_bytes).map_err(|error| LabError::Fault {
         what: format!("no bare card: {error}"),
     })?;
     Ok(BareMachine::new(card))

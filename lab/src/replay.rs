@@ -12,7 +12,7 @@ use crate::traces::{PAGE, Quantum, Touch, Trace};
 use crate::{KIB, MIB};
 
 /// Bytes of a large page.
-const LARGE: u64 = 2 * MIB;
+pub(crate) const LARGE: u64 = 2 * MIB;
 /// From a fault until its page can come: what the thesis measured on a GTX 1080 Ti (section 3.2.1). A group of faults takes it once.
 const FAULT_NS: f64 = 45_000.0;
 /// The link's rate with long transfers: 11 GB/s each way, as in the thesis (section 3.1.3).
@@ -66,15 +66,27 @@ pub(crate) struct Figures {
     pub(crate) gpu_ns: f64,
 }
 
-/// Time and bytes of one quantum's transfers.
+/// What moves at a time.
 #[derive(Default)]
-struct Transfers {
-    came: BTreeMap<usize, Vec<u32>>,
-    went: BTreeMap<usize, Vec<u32>>,
+pub(crate) struct Transfers {
+    /// Units that come, by allocation.
+    pub(crate) came: BTreeMap<usize, Vec<u32>>,
+    /// Units that are written back.
+    pub(crate) went: BTreeMap<usize, Vec<u32>>,
     remote: u64,
 }
 
 impl Transfers {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.came.is_empty() && self.went.is_empty()
+    }
+
+    /// Nanoseconds of all of it: both directions go at once.
+    pub(crate) fn ns(mut self, unit: Unit) -> f64 {
+        let [come, go] = [&mut self.came, &mut self.went].map(|units| Self::time(units, unit));
+        come.max(go)
+    }
+
     /// Time of units that move one way: neighbours in one transfer.
     fn time(units: &mut BTreeMap<usize, Vec<u32>>, unit: Unit) -> f64 {
         let mut ns = 0.0;
@@ -110,7 +122,7 @@ impl Sum {
         }
     }
 
-    fn add(&mut self, steps: u64, mut moved: Transfers) {
+    fn add(&mut self, steps: u64, moved: Transfers) {
         let figures = &mut self.figures;
         figures.gpu_ns += steps as f64 * self.ns_per_step;
         let bytes = self.unit.bytes();
@@ -126,10 +138,7 @@ impl Sum {
         figures.gpu_ns += (moved.remote * ACCESS_BYTES) as f64 / BYTES_PER_NS;
         if !moved.came.is_empty() {
             figures.groups += 1;
-            // Both directions go at once.
-            let [come, go] =
-                [&mut moved.came, &mut moved.went].map(|units| Transfers::time(units, self.unit));
-            figures.gpu_ns += FAULT_NS + come.max(go);
+            figures.gpu_ns += FAULT_NS + moved.ns(self.unit);
         }
     }
 }
@@ -165,14 +174,19 @@ fn units(trace: &Trace, unit: Unit) -> Vec<u32> {
 }
 
 /// Units that fit if the trace's pages are so many percent of what fits.
-fn capacity(trace: &Trace, unit: Unit, percent: u64) -> u32 {
+pub(crate) fn capacity(trace: &Trace, unit: Unit, percent: u64) -> u32 {
     (trace.pages() * PAGE * 100 / percent.max(1) / unit.bytes()) as u32
 }
 
 /// Replays a trace whose pages are so many percent of what fits.
 pub(crate) fn replay(trace: &Trace, unit: Unit, choice: Choice, percent: u64, seed: u64) -> Figures {
+    replay_in(trace, unit, choice, capacity(trace, unit, percent), seed)
+}
+
+/// Replays a trace on a memory of `capacity` units.
+pub(crate) fn replay_in(trace: &Trace, unit: Unit, choice: Choice, capacity: u32, seed: u64) -> Figures {
     let mut manager = Manager::new(Setup {
-        capacity: capacity(trace, unit, percent),
+        capacity,
         units_of_large: (LARGE / unit.bytes()) as u32,
         allocations: units(trace, unit),
         choice,

@@ -22,7 +22,7 @@ pub use file::TraceError;
 /// Bytes of a page.
 pub(crate) const PAGE: u64 = 4 * KIB;
 /// Instructions of warps in a quantum: what the GPU executes between two times at which its host hears of faults.
-const QUANTUM: u64 = 8192;
+pub(crate) const QUANTUM: u64 = 8192;
 
 /// Accesses of warps to one page within a quantum.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -125,6 +125,25 @@ impl WarpWatcher for Recorder {
     }
 }
 
+/// What a watcher of a card records.
+#[derive(Default)]
+pub(crate) struct Recorded(Arc<Mutex<Recording>>);
+
+impl Recorded {
+    /// The watcher whose card is recorded.
+    pub(crate) fn watcher(&self) -> Box<dyn WarpWatcher> {
+        Box::new(Recorder(Arc::clone(&self.0)))
+    }
+
+    /// The trace of all grids so far; allocations begin at the pages in `pointers`.
+    pub(crate) fn trace(self, name: String, pointers: &BTreeSet<u64>, gpu_ns: u64) -> Trace {
+        let mut recording = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        recording.close();
+        let grids = std::mem::take(&mut recording.grids);
+        Trace::of(name, pointers, &grids, gpu_ns)
+    }
+}
+
 /// Pages that are an allocation each: from a pointer of a launch to the next one, as far as they are used.
 fn allocations(pointers: &BTreeSet<u64>, used: &BTreeSet<u64>) -> Vec<Range<u64>> {
     let starts: Vec<u64> = pointers.iter().copied().collect();
@@ -150,15 +169,11 @@ impl Trace {
 
     /// Runs a kernel on a card of its own.
     pub(crate) fn record(kernel: Kernel) -> Result<Self, LabError> {
-        let recording = Arc::new(Mutex::new(Recording::default()));
-        let recorder = Recorder(Arc::clone(&recording));
-        let mut machine = ObservedMachine::watched_by(kernel.bare_machine()?, Box::new(recorder));
+        let recorded = Recorded::default();
+        let mut machine = ObservedMachine::watched_by(kernel.bare_machine()?, recorded.watcher());
         let summary = kernel
             .run(&mut machine)
             .map_err(|what| LabError::Guest { vm: VmId(0), what })?;
-        let mut recording = recording.lock().unwrap_or_else(PoisonError::into_inner);
-        recording.close();
-        let grids = std::mem::take(&mut recording.grids);
         let launches = machine.found.iter().filter_map(|(_, item)| match &item.work {
             Work::Launch(launch) => Some(launch),
             _ => None,
@@ -169,12 +184,7 @@ impl Trace {
             .map(|root| root.address)
             .filter(|at| at.is_multiple_of(PAGE));
         let pointers: BTreeSet<u64> = starts.map(|at| at / PAGE).collect();
-        Ok(Self::of(
-            kernel.name.to_owned(),
-            &pointers,
-            &grids,
-            summary.gpu_ns,
-        ))
+        Ok(recorded.trace(kernel.name.to_owned(), &pointers, summary.gpu_ns))
     }
 
     fn of(name: String, pointers: &BTreeSet<u64>, grids: &[Vec<Seen>], gpu_ns: u64) -> Self {

@@ -370,7 +370,7 @@ impl GuestBus for TracedMachine<'_> {
                 }
                 Work::Launch(launch) => self.banks.push(launch.parameters),
                 // A grid without parameters that are known counts as one that touches what was not said.
-                Work::Opaque(_) => self.banks.push(Vec::new()),
+                Work::Grid(_) | Work::Opaque(_) => self.banks.push(Vec::new()),
                 Work::Release { .. } | Work::Acquire { .. } | Work::Wait => {}
             }
         }

@@ -15,6 +15,8 @@ pub(super) struct Pair {
     pub(super) took_ns: [u64; 2],
     /// Chunks moved to host RAM, and back.
     pub(super) moved: [u64; 2],
+    /// For how long channels were off the card for moves, each time.
+    pub(super) stopped_ns: Vec<u64>,
     /// For how long accesses waited for memory, each time.
     pub(super) waits_ns: Vec<u64>,
 }
@@ -54,6 +56,7 @@ pub(super) fn run(
     let mut pair = Pair {
         took_ns: [0; 2],
         moved: [0; 2],
+        stopped_ns: Vec::new(),
         waits_ns: Vec::new(),
     };
     for (took, vm) in pair.took_ns.iter_mut().zip(PAIR) {
@@ -69,6 +72,7 @@ pub(super) fn run(
             } => {
                 pair.moved[usize::from(*direction == Direction::Refill)] += u64::from(*chunks);
             }
+            Notice::Resumed { suspended_ns, .. } => pair.stopped_ns.push(*suspended_ns),
             Notice::DemandEnded { waited_ns, .. } => pair.waits_ns.push(*waited_ns),
             _ => {}
         }

@@ -2,12 +2,13 @@
 //!
 //! Pham et al., "Dynamic Memory Management in Massively Parallel Systems: A Case on GPUs": steps against the formulas of
 //! section 3 and 4, times against a queue and a list under a lock (section 5.2.1), RW_malloc by sizes (5.2.2) and its
-//! utilisation at the first failure (Figure 12). The kernels are `kernels::allocators`.
+//! utilisation at the first failure (Figure 12). The kernels are `kernels::allocators`. The same walk by threads of the host is `lockmap`.
 
 mod bytes;
 mod formulas;
 mod pools;
 mod runs;
+mod threads;
 
 use kernels::Noise;
 use kernels::allocators::Walk;
@@ -446,6 +447,7 @@ pub(super) fn run(settings: &Settings, onlooker: &dyn Onlooker) -> Result<Report
     claim_pages(&mut report, &results);
     claim_times(&mut report, &results);
     bytes::run(&mut report, settings, onlooker)?;
+    threads::run(&mut report, settings, onlooker)?;
     report.notes.push(format!(
         "a pool of {} pages, filled anew for each launch; blocks of 256 threads; few lanes: {REPEATS} launches of each run",
         results.first().map_or(0, |(job, _)| job.point.pages)

@@ -6,7 +6,7 @@ use vgpu::policy::PolicyName;
 use vgpu::{Direction, Notice};
 
 use super::hot_set::Hot;
-use super::{Experiment, PAIR, policy_name};
+use super::{Experiment, PAIR};
 use crate::host::{Host, LabError};
 use crate::jobs::{self, Onlooker};
 use crate::programs::vram_start;
@@ -93,7 +93,7 @@ pub(super) fn run(settings: &Settings, onlooker: &dyn Onlooker) -> Result<Report
     for policy in PolicyName::ALL {
         jobs.extend(settings.seeds().map(|seed| job(policy, FIT, seed)));
     }
-    let name = |job: &Job| format!("{}, {} fit, seed {}", policy_name(job.policy), job.fit, job.seed);
+    let name = |job: &Job| format!("{}, {} fit, seed {}", job.policy, job.fit, job.seed);
     let outcomes = jobs::all(&jobs, onlooker, name, |job, onlooker| {
         do_job(settings, job, onlooker)
     })?;
@@ -109,7 +109,7 @@ pub(super) fn run(settings: &Settings, onlooker: &dyn Onlooker) -> Result<Report
         let speeds = of(policy).flat_map(|outcome| outcome.round_ns.clone());
         let speeds: Vec<f64> = speeds.map(|ns| 100.0 * plenty / ns).collect();
         vec![
-            policy_name(policy).into(),
+            policy.to_string().into(),
             spread(&moved).into(),
             spread(&speeds).into(),
         ]
@@ -130,7 +130,7 @@ pub(super) fn run(settings: &Settings, onlooker: &dyn Onlooker) -> Result<Report
             spread(&moved.collect::<Vec<f64>>())
         };
         Series {
-            name: policy_name(policy),
+            name: policy.to_string(),
             points: (0..turns).map(|turn| ((turn + 3) as f64, at(turn))).collect(),
             is_line: true,
         }
