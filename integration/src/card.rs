@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use fermi_model::{BareCard, CopyMicrocode, FermiModel, ModelConfig, Stepped, Timing};
+use fermi_model::{BareCard, Capabilities, CopyMicrocode, FermiModel, ModelConfig, Stepped, Timing};
 use fermi_spec::addr::{Aperture, FRAME, GpuVa, Iova, PhysAddr, SMALL_PAGE};
 use fermi_spec::bar::Bar;
 use fermi_spec::board::Board;
@@ -112,6 +112,7 @@ impl Card {
             timing: setup.timing,
             copy_microcode: setup.copy_microcode,
             strict: setup.strict,
+            capabilities: Capabilities::NONE,
         };
         let bare = BareCard::new(config, Iova(RAM_BASE), RAM_BYTES).expect("a size that exists");
         let BareCard { model, vram, ram } = bare;

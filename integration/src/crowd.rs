@@ -1,5 +1,6 @@
 //! A guest with more channels than the card has numbers for: each works in turns with all others, and relies on what it has told the card before.
 
+use fermi_spec::addr::LARGE_PAGE;
 use fermi_spec::engine::Engine;
 use fermi_spec::instance::CHANNELS;
 use fermi_spec::methods::{M2mfLaunch, class, copy, host, m2mf};
@@ -12,11 +13,19 @@ use crate::checkers::Violation;
 use crate::rig::{self, DATA_VA, RAM_VA, Rig};
 use sim_host::bus::WideBus;
 
-/// Bytes of VRAM that each channel has for itself.
-const SLOT: u64 = 16 << 10;
+/// Bytes of VRAM that a channel has for itself. Those of the last few take longer to copy than a channel has its engine at a time, so they
+/// give up their numbers in the middle of a copy, too.
+const SLOT: u64 = 4 << 10;
+const LONG_SLOT: u64 = 448 << 10;
+const LONG: u8 = 8;
+const FIRST_LONG: u8 = ALL - LONG;
+/// Bytes of all slots, in whole large pages.
+const SLOTS: u64 = FIRST_LONG as u64 * SLOT + LONG as u64 * LONG_SLOT;
+const DATA_BYTES: u64 = SLOTS.next_multiple_of(LARGE_PAGE);
+const LINE: u32 = 4 << 10;
 /// Where the patterns of all channels begin in guest RAM, and what they find again.
-const PATTERNS_GPA: u64 = 8 << 20;
-const FOUND_GPA: u64 = 10 << 20;
+const PATTERNS_GPA: u64 = 4 << 20;
+const FOUND_GPA: u64 = 8 << 20;
 /// Where copy engines keep what they know of channels.
 const CONTEXTS_GPA: u64 = 12 << 20;
 const CONTEXT_BYTES: u64 = 0x8000;
@@ -28,7 +37,7 @@ pub const ALL: u8 = CHANNELS as u8;
 
 fn pattern(seed: u64, channel: u8) -> Vec<u8> {
     let first = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ u64::from(channel) << 17;
-    let words = (0..SLOT / 8).map(|at| (first + at).wrapping_mul(0x2545_f491_4f6c_dd1d));
+    let words = (0..slot_bytes(channel) / 8).map(|at| (first + at).wrapping_mul(0x2545_f491_4f6c_dd1d));
     words.flat_map(u64::to_le_bytes).collect()
 }
 
@@ -46,8 +55,12 @@ fn bind(rig: &mut Rig, bus: &mut impl WideBus, channel: u8) {
     rig.bind(bus, channel);
 }
 
+fn slot_bytes(channel: u8) -> u64 {
+    if channel < FIRST_LONG { SLOT } else { LONG_SLOT }
+}
+
 fn at_slot(channel: u8) -> u64 {
-    u64::from(channel) * SLOT
+    u64::from(channel.min(FIRST_LONG)) * SLOT + u64::from(channel.saturating_sub(FIRST_LONG)) * LONG_SLOT
 }
 
 /// The engine that a channel uses: all that copy, in turn.
@@ -65,11 +78,11 @@ fn binding(channel: u8) -> Vec<u32> {
 
 /// The first copy of a channel: all that there is to be told of it.
 fn first_copy(channel: u8, source: u64, target: u64) -> Vec<u32> {
+    let lines = slot_bytes(channel) as u32 / LINE;
     if engine_of(channel) != Engine::Graph {
-        return rig::copy_words(source, target, SLOT as u32, 1);
+        return rig::copy_words(source, target, LINE, lines);
     }
-    let line = SLOT as u32;
-    let mut words = vec![incrementing(2, m2mf::PITCH_IN, 4), line, line, line, 1];
+    let mut words = vec![incrementing(2, m2mf::PITCH_IN, 4), LINE, LINE, LINE, lines];
     words.extend(next_copy(channel, source, target));
     words
 }
@@ -122,7 +135,7 @@ fn all_do(rig: &mut Rig, bus: &mut impl WideBus, words: impl Fn(u8) -> Vec<u32>)
 /// # Errors
 /// Says which channel came to no end, or found something else.
 pub fn all_channels_work(bus: &mut impl WideBus, seed: u64, rounds: u64) -> Result<(), String> {
-    let mut rig = Rig::start(bus, u64::from(ALL) * SLOT);
+    let mut rig = Rig::start(bus, DATA_BYTES);
     // The second time each number is another channel's.
     for generation in 0..2 {
         generation_works(&mut rig, bus, seed ^ generation << 16, rounds)?;
@@ -141,7 +154,10 @@ fn generation_works(rig: &mut Rig, bus: &mut impl WideBus, seed: u64, rounds: u6
         for channel in 0..ALL {
             let bytes = pattern(seed ^ round << 32, channel);
             bus.ram_write(PATTERNS_GPA + at_slot(channel), &bytes);
-            bus.ram_write(FOUND_GPA + at_slot(channel), &vec![0xee; SLOT as usize]);
+            bus.ram_write(
+                FOUND_GPA + at_slot(channel),
+                &vec![0xee; slot_bytes(channel) as usize],
+            );
         }
         all_do(rig, bus, |channel| {
             let (source, target) = (
@@ -158,7 +174,7 @@ fn generation_works(rig: &mut Rig, bus: &mut impl WideBus, seed: u64, rounds: u6
             next_copy(channel, source, target)
         })?;
         for channel in WITHOUT_ENGINE..ALL {
-            let mut found = vec![0; SLOT as usize];
+            let mut found = vec![0; slot_bytes(channel) as usize];
             bus.ram_read(FOUND_GPA + at_slot(channel), &mut found);
             if found != pattern(seed ^ round << 32, channel) {
                 return Err(format!("channel {channel} finds other bytes in round {round}"));

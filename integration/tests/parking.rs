@@ -4,7 +4,7 @@
 use integration::bench::{Bench, gpu_config, vm_config};
 use integration::crowd;
 use sim_host::world::Mapped;
-use vgpu::{Event, Quota, VmId};
+use vgpu::{Event, Quota, VmConfig, VmId};
 
 const MIB: u64 = 1 << 20;
 
@@ -52,5 +52,22 @@ fn channels_take_turns_while_their_memory_moves() {
         bench.join(task).unwrap();
     }
     assert!(moved > 4, "{moved}");
+    bench.end();
+}
+
+/// Copies that take many turns of their channels, which are more than the VM has numbers: one gives up its number in the middle of a copy, and
+/// goes on there later.
+#[test]
+fn channels_give_up_their_numbers_in_the_middle_of_a_copy() {
+    let promised = VmConfig {
+        channels: 122,
+        ..vm_config(16)
+    };
+    let mut bench = Bench::with(64, gpu_config(), &[vm_config(16), promised]);
+    bench.world.model.faults_mut().copy_slowdown = 1000;
+    let task = bench.start(VmId(0), |bus| crowd::all_channels_work(bus, 0, 2));
+    bench.join(task).unwrap();
+    let counters = bench.world.model.counters();
+    assert!(counters.carried_copies > 0, "{counters:?}");
     bench.end();
 }

@@ -1,4 +1,4 @@
-//! What the policy `recency` is worth, on a card's own time: a VM alone, two that take turns, and a guest for whom nothing is
+//! What the policies `recency`, `gdm` and `adaptive` are worth, on a card's own time: a VM alone, two that take turns, and a guest for whom nothing is
 //! to be won.
 #![allow(clippy::unwrap_used, reason = "a test ends where it is wrong")]
 
@@ -107,6 +107,10 @@ fn moved(bench: &Bench) -> u64 {
     all.map(|(_, notice)| bytes(notice)).sum::<u64>() / CHUNK
 }
 
+/// Policies that go by launches, and milliseconds until they know enough.
+const GDM: (PolicyName, u64) = (PolicyName::Gdm, 500);
+const ADAPTIVE: (PolicyName, u64) = (PolicyName::Adaptive, 700);
+
 /// The speed that the guest comes to, and how many chunks moved for it and until when.
 struct Outcome {
     at_first: f64,
@@ -179,6 +183,59 @@ fn vm_alone_whose_hot_set_fits_is_faster_than_by_chance_and_at_best_as_without_p
         best = best.max(tried.speed / free);
     }
     assert!(best >= 0.95, "{best:.3} of the speed without pressure at best");
+}
+
+/// The speed of a guest with so many hot chunks under a policy that goes by launches, after so many milliseconds, and chunks moved from then on.
+fn by_launches((policy, after): (PolicyName, u64), card: u64, hot: u64, seed: u64) -> (f64, u64) {
+    let mut bench = bench(card, policy, 1, seed);
+    let streamer = Streamer::start(&mut bench, hot);
+    bench.pass(after * MS);
+    let before = moved(&bench);
+    let speed = streamer.speed(&mut bench, 200);
+    let after = moved(&bench);
+    streamer.end(&mut bench);
+    (speed, after - before)
+}
+
+/// A VM alone whose hot set fits is as fast as without pressure with each of these draws, and stays so.
+fn hot_set_comes(how: (PolicyName, u64), seeds: std::ops::RangeInclusive<u64>) {
+    let (free, _) = by_launches(how, LARGE_CARD, 30, 1);
+    for seed in seeds {
+        let (speed, moves) = by_launches(how, SMALL_CARD, 30, seed);
+        println!("seed {seed}: {:.3} of the speed without pressure", speed / free);
+        assert!(speed >= 0.95 * free, "seed {seed}: {:.3}", speed / free);
+        assert_eq!(moves, 0, "seed {seed}: a set that is there moves");
+    }
+}
+
+/// What launches and copies will use is known before they run: nothing has to be tried.
+#[test]
+fn hot_set_that_fits_is_in_vram_when_launches_are_known() {
+    hot_set_comes(GDM, 1..=6);
+}
+
+/// Which chunks most launches use is known after some of them.
+#[test]
+fn hot_set_that_fits_is_in_vram_when_launches_are_counted() {
+    hot_set_comes(ADAPTIVE, 1..=3);
+}
+
+/// A set that does not fit is not moved at each launch.
+#[test]
+fn guest_whose_set_does_not_fit_loses_next_to_nothing_to_looks_at_its_launches() {
+    let mut bench = bench(SMALL_CARD, PolicyName::Gpuswap, 1, 1);
+    let streamer = Streamer::start(&mut bench, CHUNKS);
+    bench.pass(100 * MS);
+    let by_chance = streamer.speed(&mut bench, 200);
+    streamer.end(&mut bench);
+    for how in [GDM, ADAPTIVE] {
+        let (speed, moves) = by_launches(how, SMALL_CARD, CHUNKS, 1);
+        println!("{how:?}: {speed:.1} passes in a second, {by_chance:.1} by chance, {moves} chunks moved");
+        assert!(
+            speed >= 0.98 * by_chance && moves == 0,
+            "{how:?}: {moves} chunks moved"
+        );
+    }
 }
 
 /// All chunks are used alike: trials cost next to nothing.

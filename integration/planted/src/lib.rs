@@ -158,6 +158,10 @@ faults! {
     HeldBackForEver,
     /// An engine stands as long as somebody who does next to nothing on it may come back to it.
     IdleKeeperKept,
+    /// Work that waited for its memory is not given to the card.
+    HeldWorkLost,
+    /// Work waits for its memory without end.
+    HeldForGood,
     /// What a VM holds above its high stays there.
     HighIgnored,
     /// A pass brings back what is above a VM's high.

@@ -3,9 +3,9 @@
 //! Oracle: nothing panics; a look does bounded work, finds a bounded number of things, and gets on.
 
 use fermi_spec::addr::GpuVa;
-use fermi_spec::graphics::{compute, shader};
+use fermi_spec::graphics::{compute, front_end, shader};
 use fermi_spec::methods::{class, copy, host, m2mf};
-use fermi_spec::pushbuffer::incrementing;
+use fermi_spec::pushbuffer::{incrementing, non_incrementing};
 use kernel_sets::Cache;
 use launches::{CopyMethods, GpuMemory, Item, Limits, Looked, Observer, Ring, Unmapped, Work};
 
@@ -55,7 +55,7 @@ impl GpuMemory for Memory {
 }
 
 /// Methods that start something or say what is started.
-const METHODS: [u16; 16] = [
+const METHODS: [u16; 20] = [
     host::SET_OBJECT,
     host::SEMAPHORE_D,
     compute::LAUNCH,
@@ -72,6 +72,10 @@ const METHODS: [u16; 16] = [
     m2mf::LAUNCH,
     m2mf::LINE_LENGTH,
     m2mf::DATA,
+    front_end::MACRO_CODE_POINTER,
+    front_end::MACRO_START_POINTER,
+    front_end::MACRO_CALL,
+    front_end::MACRO_SCRATCH,
 ];
 const CLASSES: [u16; 7] = [
     class::COMPUTE,
@@ -93,6 +97,11 @@ fn memory(input: &mut Input<'_>) -> Memory {
         let method = input.choose(&METHODS);
         let header = match input.u8() & 7 {
             0 => input.u32(),
+            // A row of words of code, or of parameters.
+            1 if method == front_end::MACRO_CODE_POINTER => {
+                non_incrementing(subchannel, front_end::MACRO_CODE, count)
+            }
+            1 if method == front_end::MACRO_CALL => non_incrementing(subchannel, method + 4, count),
             _ => incrementing(subchannel, method, count),
         };
         let mut put = |word: u32| {
@@ -128,10 +137,11 @@ pub(super) fn run(data: &[u8]) {
     let mut memory = memory(&mut input);
     let limits = Limits {
         work: WORK,
-        kernel: kernel_sets::Limits {
+        kernel: Some(kernel_sets::Limits {
             instructions: 1024,
             work: KERNEL_WORK,
-        },
+        }),
+        ..Limits::default()
     };
     let (mut observer, mut cache) = (Observer::new(ring, methods, 0), Cache::new(4));
     let mut last = 0;
@@ -152,8 +162,9 @@ pub(super) fn run(data: &[u8]) {
             memory.read_bytes - before <= READ_BYTES_MAX,
             "a look reads too much"
         );
+        // Of a macro it may have sent methods that set state, and no more.
         assert!(
-            looked == Looked::Done || memory.reads > reads || !items.is_empty(),
+            looked == Looked::Done || memory.reads > reads || !items.is_empty() || observer.work() >= WORK,
             "a look gets on"
         );
         for item in &items {

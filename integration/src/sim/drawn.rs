@@ -77,8 +77,11 @@ pub(super) fn card(seed: u64, is_noisy: bool, rng: &mut ChaCha8Rng) -> (u64, Gpu
             RESCANS => ShadowMode::FullRescan,
             _ => ShadowMode::Incremental,
         },
-        policy: match seed % 2 {
-            0 => PolicyName::Gpuswap,
+        policy: match seed % 8 {
+            0 | 4 => PolicyName::Gpuswap,
+            2 => PolicyName::Gdm,
+            6 => PolicyName::GdmAlways,
+            7 => PolicyName::Adaptive,
             _ => PolicyName::Recency,
         },
         bus: Bus {

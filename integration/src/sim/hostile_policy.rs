@@ -44,6 +44,30 @@ impl HostilePolicy {
         chunks
     }
 
+    fn release(&mut self, vm: VmId, view: &Snapshot<'_>) -> Proposal {
+        let for_ns = 1 << self.rng.random_range(0..30u32);
+        Proposal::Release {
+            vm,
+            until: view.now.after(for_ns),
+            with_looks: self.rng.random(),
+        }
+    }
+
+    fn move_some(&mut self, number: u32, vm: VmId, view: &Snapshot<'_>, cause: MoveCause) -> Proposal {
+        match number {
+            0..=1 => {
+                let chunks = self.chunks(view.vm(vm), true);
+                Proposal::Spill { vm, chunks, cause }
+            }
+            2..=3 => {
+                let chunks = self.chunks(view.vm(vm), false);
+                Proposal::Refill { vm, chunks, cause }
+            }
+            4 => self.host_ram(view),
+            _ => Proposal::Nothing,
+        }
+    }
+
     fn host_ram(&mut self, view: &Snapshot<'_>) -> Proposal {
         let mut chunks: Vec<_> = view
             .demands
@@ -65,20 +89,14 @@ impl HostilePolicy {
 }
 
 impl Policy for HostilePolicy {
-    fn propose(&mut self, view: &Snapshot<'_>, _occasion: Occasion, _rng: &mut ChaCha8Rng) -> Proposal {
+    fn propose(&mut self, view: &Snapshot<'_>, occasion: Occasion, _rng: &mut ChaCha8Rng) -> Proposal {
         let vm = VmId(self.rng.random_range(0..5));
         let cause = MoveCause::FreeRoom;
-        match self.rng.random_range(0..6u32) {
-            0..=1 => {
-                let chunks = self.chunks(view.vm(vm), true);
-                Proposal::Spill { vm, chunks, cause }
-            }
-            2..=3 => {
-                let chunks = self.chunks(view.vm(vm), false);
-                Proposal::Refill { vm, chunks, cause }
-            }
-            4 => self.host_ram(view),
-            _ => Proposal::Nothing,
+        match (self.rng.random_range(0..8u32), occasion) {
+            // Switched to work that runs directly, and held again at any moment.
+            (6, Occasion::Held { vm }) => self.release(vm, view),
+            (7, _) => self.release(vm, view),
+            (number, _) => self.move_some(number, vm, view, cause),
         }
     }
 
@@ -87,6 +105,11 @@ impl Policy for HostilePolicy {
             0 => Worth::Pass,
             _ => Worth::Nothing,
         }
+    }
+
+    /// Work waits for what it proposes, and for nothing.
+    fn wants_work(&self) -> bool {
+        true
     }
 
     fn save(&self) -> String {
