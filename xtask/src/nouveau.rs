@@ -28,6 +28,8 @@ use kernel_log::Allowed;
 use scenario::{Interrupts, Outcome, SCENARIOS, Scenario, Step, TestProgram, Walk, Walked};
 
 const RAM_MIB: u32 = 1024;
+/// Lines of each log that a run that failed prints.
+const LOG_END_LINES: usize = 8;
 /// Moves in vain are one in so many pauses at most: more are the broker's fault, not a busy host's.
 const IN_VAIN_PART: u64 = 20;
 /// So many are allowed in any case.
@@ -51,6 +53,9 @@ pub(crate) struct NouveauArguments {
     /// Have each access to BAR1, BAR3 and PRAMIN of a vGPU be a message
     #[arg(long, requires = "vgpu")]
     trapped: bool,
+    /// With --vgpu: which of a VM's chunks are in VRAM, by this policy of the broker's
+    #[arg(long, requires = "vgpu", value_name = "NAME", default_value = "gpuswap")]
+    policy: String,
     /// Two VMs at a time, on a card that has a quarter of the VRAM that they see: it must spill
     #[arg(long, value_name = "N", requires = "vgpu", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=i64::from(VMS_MAX)))]
     vms: u8,
@@ -374,6 +379,9 @@ fn try_scenario(setting: &Setting<'_>, trial: Trial, options: &[String]) -> Resu
         report.steps.push(failed("card", Instant::now(), &error));
     }
     report.passed = report.steps.iter().all(|step| step.outcome == Outcome::Passed);
+    if !report.passed {
+        print_log_ends(folder.path());
+    }
     if !report.passed || setting.arguments.keep {
         keep_logs(folder, &root)?;
     }
@@ -392,7 +400,8 @@ fn start_device(
     let arguments = setting.arguments;
     if vms > 0 {
         let is_direct = scenario.is_direct() && !arguments.trapped;
-        return Vgpus::start(&setting.vramd, (vms, sizes), is_direct, folder).map(Device::Vgpus);
+        let card = (arguments.policy.as_str(), is_direct);
+        return Vgpus::start(&setting.vramd, (vms, sizes), card, folder).map(Device::Vgpus);
     }
     let mut options = options.to_vec();
     // The driver brings microcode, makes its golden image and names registers in it: PGRAPH may ask for all of it.
@@ -525,6 +534,21 @@ fn walk(
         }
     }
     Ok(walk.power_off())
+}
+
+/// What the device and the kernels said last: of a run on a machine of CI it is all that is left of the logs.
+fn print_log_ends(folder: &Path) {
+    for name in ["broker.log", "kernel.log", "a/kernel.log", "b/kernel.log"] {
+        let Ok(text) = std::fs::read(folder.join(name)) else {
+            continue;
+        };
+        let text = String::from_utf8_lossy(&text);
+        let lines: Vec<&str> = text.lines().collect();
+        println!("  the end of {name}:");
+        for line in &lines[lines.len().saturating_sub(LOG_END_LINES)..] {
+            println!("    {line}");
+        }
+    }
 }
 
 fn keep_logs(folder: tempfile::TempDir, root: &Path) -> Result<()> {

@@ -118,11 +118,11 @@ impl Device {
 }
 
 impl Vgpus {
-    /// Starts a broker for as many VMs, whose windows are memory if that is wanted. Its files go to `folder`.
+    /// Starts a broker for as many VMs, with a policy for their chunks, whose windows are memory if that is wanted. Its files go to `folder`.
     pub(super) fn start(
         vramd: &Path,
         (vms, sizes): (u8, Sizes),
-        is_direct: bool,
+        (policy, is_direct): (&str, bool),
         folder: &Path,
     ) -> Result<Self> {
         let vms = NAMES
@@ -134,7 +134,7 @@ impl Vgpus {
         let at = |name: &str| json!(folder.join(name));
         let mut host = format!(
             "[control]\nsocket = {}\n[[gpu]]\nname = \"gpu0\"\ndevice = \"model:gtx480\"\nvram = \"{card}\"\n\
-             windows = \"{windows}\"\n[gpu.settings]\nshadow = \"{SHADOW}\"\n",
+             policy = \"{policy}\"\nwindows = \"{windows}\"\n[gpu.settings]\nshadow = \"{SHADOW}\"\n",
             at("control.sock")
         );
         for vm in vms {
