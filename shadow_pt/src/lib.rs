@@ -42,5 +42,5 @@ pub use reverse::{GuestFrame, Reach, ReachChange};
 pub use saved::Unsound;
 pub use shadow::{Changes, HOST_ENTRY, Pending, Refresh, ShadowConfig, ShadowError, ShadowSpace};
 pub use store::{GuestDirectory, TableAt, TableRead, TableStore};
-pub use walk::{Walk, walk};
+pub use walk::{Walk, WalkedPage, walk};
 pub use work::Work;

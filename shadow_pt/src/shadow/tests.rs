@@ -800,7 +800,13 @@ proptest! {
         let end = text[at..].find(|c: char| !c.is_ascii_digit()).map_or(text.len(), |length| at + length);
         let text = format!("{}{other}{}", &text[..at], &text[end..]);
         let read = serde_json::from_str::<ShadowSpace>(&text);
-        if let Some(mut space) = read.ok().filter(|space| space.check(world.space.config).is_ok()) {
+        // Whether tables lie in memory that the space was given is for its owner to check.
+        let (first, end) = (TABLES_AT, TABLES_AT + world.tables.used);
+        let is_within = |space: &ShadowSpace| {
+            space.tables().all(|table| table.at.0 >= first && table.at.0 + table.bytes <= end)
+        };
+        let is_sound = |space: &ShadowSpace| space.check(world.space.config).is_ok() && is_within(space);
+        if let Some(mut space) = read.ok().filter(is_sound) {
             for frame in 0..FRAMES {
                 let _ = space.redirect(GuestFrame(frame), &world.host, &mut world.tables, &mut world.card);
             }
