@@ -9,15 +9,16 @@
 //!    one iteration to the next grows no further.
 
 use std::collections::BTreeSet;
+use std::rc::Rc;
 
 use crate::form::{IDS, LOOPS};
 use crate::graph::{Edge, Program, When};
 use crate::kernel::Kernel;
 use crate::overwrite;
 use crate::sets::{Reason, Sets};
-use crate::state::{Haste, State};
+use crate::state::{Haste, Start, State, unknown_registers};
 use crate::step::{Found, Machine};
-use crate::value::Logic;
+use crate::value::{Logic, Value};
 
 /// Rounds of a loop before what grows is given up.
 const ROUNDS_MAX: u32 = 6;
@@ -40,6 +41,7 @@ struct Solver<'a> {
     rounds: Vec<u32>,
     ceilings: [i128; LOOPS],
     left: u64,
+    unknown: Vec<Rc<Value>>,
 }
 
 /// The work is used up.
@@ -55,6 +57,7 @@ pub(crate) fn run(kernel: &Kernel<'_>, program: &Program, work: u64) -> Sets {
         rounds: vec![0; count],
         ceilings: [0; LOOPS],
         left: work,
+        unknown: unknown_registers(),
     };
     match solver.sets() {
         Ok(sets) => Sets {
@@ -88,7 +91,7 @@ impl Solver<'_> {
     fn solve(&mut self) -> Result<(), Exhausted> {
         self.states.fill(None);
         self.rounds.fill(0);
-        self.states[0] = Some(State::entry(self.kernel, self.ceilings).started());
+        self.states[0] = Some(self.entry());
         let mut open = BTreeSet::from([0]);
         loop {
             while let Some(block) = open.pop_first() {
@@ -109,6 +112,18 @@ impl Solver<'_> {
         Ok(())
     }
 
+    fn start(&self, block: usize) -> Start<'_> {
+        Start {
+            live: self.program.live[block].start,
+            unknown: &self.unknown,
+        }
+    }
+
+    /// The state of all threads at the entry.
+    fn entry(&self) -> State {
+        State::entry(self.kernel, self.ceilings, &self.unknown).started(&self.start(0))
+    }
+
     /// Executes a block, and says which blocks it changes.
     fn propagate(&mut self, block: usize) -> Result<Vec<usize>, Exhausted> {
         let Some(outcome) = self.execute(block)? else {
@@ -121,14 +136,15 @@ impl Solver<'_> {
                 continue;
             };
             let state = self.arrived(state, edge);
+            let start = self.start(target);
             let new = match &self.states[target] {
-                None => state.started(),
+                None => state.started(&start),
                 Some(old) => {
                     let haste = match self.program.blocks[target].head {
                         Some(_) if edge.is_back && self.rounds[target] > ROUNDS_MAX => Haste::Full,
                         _ => Haste::Steps,
                     };
-                    old.joined(&state, haste)
+                    old.joined(&state, haste, &start)
                 }
             };
             if self.states[target].as_ref() != Some(&new) {
@@ -154,13 +170,13 @@ impl Solver<'_> {
         let Some(state) = self.states[block].clone() else {
             return Ok(None);
         };
-        let block = &self.program.blocks[block];
+        let (block, live) = (&self.program.blocks[block], &self.program.live[block]);
         // A join of states costs about as much as some instructions.
         const JOIN_WORK: u64 = 8;
-        let work = block.code.len() as u64 + JOIN_WORK;
+        let work = live.code.len() as u64 + JOIN_WORK;
         self.left = self.left.checked_sub(work).ok_or(Exhausted)?;
         let mut machine = Machine::new(self.kernel, state);
-        for (pc, instruction) in &block.code {
+        for (pc, instruction) in &live.code {
             machine.step(*pc, *instruction);
         }
         let edges = block.edges.iter().map(|edge| {
@@ -182,7 +198,7 @@ impl Solver<'_> {
     /// Takes every edge once, from the states as they are; whether any state is better for it.
     fn narrow(&mut self) -> Result<bool, Exhausted> {
         let mut states: Vec<Option<State>> = vec![None; self.states.len()];
-        states[0] = Some(State::entry(self.kernel, self.ceilings).started());
+        states[0] = Some(self.entry());
         for block in 0..self.states.len() {
             let Some(outcome) = self.execute(block)? else {
                 continue;
@@ -193,9 +209,10 @@ impl Solver<'_> {
                     continue;
                 };
                 let state = self.arrived(state, edge);
+                let start = self.start(target);
                 states[target] = Some(match &states[target] {
-                    None => state.started(),
-                    Some(old) => old.joined(&state, Haste::None),
+                    None => state.started(&start),
+                    Some(old) => old.joined(&state, Haste::None, &start),
                 });
             }
         }

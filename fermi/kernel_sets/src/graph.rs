@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use fermi_spec::isa::{Guard, INSTRUCTION_BYTES, Instruction, Opcode, Source, field};
 
 use crate::kernel::Kernel;
+use crate::live::Live;
 use crate::sets::Reason;
 
 /// Entries of a control stack.
@@ -102,7 +103,14 @@ pub(crate) struct Block {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Program {
     pub(crate) blocks: Vec<Block>,
+    /// What matters in each of them.
+    pub(crate) live: Vec<Live>,
+    /// Instructions, each counted once for every control stack that it is reached with.
+    pub(crate) size: usize,
 }
+
+/// A word of a constant bank: bank and offset.
+pub(crate) type Word = (u8, u32);
 
 /// Edges between blocks that go back.
 type BackEdges = BTreeSet<(Place, Place)>;
@@ -147,40 +155,50 @@ impl Program {
         Ok(explorer.blocks(entry))
     }
 
-    /// The words and their places, in a fixed order.
-    pub(crate) fn words(&self) -> impl Iterator<Item = (u32, u64)> + '_ {
-        let code = self.blocks.iter().flat_map(|block| &block.code);
-        code.map(|(pc, instruction)| (*pc, instruction.word()))
+    /// Its words and their places.
+    pub(crate) fn words(&self) -> Vec<(u32, u64)> {
+        let words: BTreeMap<u32, u64> = self
+            .code()
+            .map(|(pc, instruction)| (pc, instruction.word()))
+            .collect();
+        words.into_iter().collect()
     }
-}
 
-impl Program {
+    fn code(&self) -> impl Iterator<Item = (u32, Instruction)> + '_ {
+        self.blocks.iter().flat_map(|block| &block.code).copied()
+    }
+
+    /// Places in constant banks of branch targets.
+    pub(crate) fn targets(&self) -> BTreeSet<Word> {
+        let targets = self
+            .code()
+            .filter_map(|(_, instruction)| instruction.target_in_bank());
+        targets.map(|(at, _)| (at.bank, at.offset.into())).collect()
+    }
+
     /// The words of constant banks that its instructions name, and those beside them, which may be the other half of a
-    /// pointer; all words of a bank that an instruction indexes.
-    pub(crate) fn constants(&self, kernel: &Kernel<'_>) -> Vec<(u8, u32, Option<u32>)> {
-        let mut places = BTreeSet::new();
-        for (_, instruction) in self.blocks.iter().flat_map(|block| &block.code) {
-            let operands = [instruction.b(), instruction.c()].map(|source| match source {
-                Source::Constant(at) => Some(at),
-                _ => None,
-            });
-            let target = instruction.target_in_bank().map(|(at, _)| at);
-            for at in operands.into_iter().flatten().chain(target) {
-                let offset = u32::from(at.offset);
-                places.extend([offset.saturating_sub(4), offset, offset + 4].map(|offset| (at.bank, offset)));
-            }
-            if instruction.opcode() == Opcode::Ldc {
-                let bank = instruction.get(field::TABLE_BANK) as u8;
-                let words = kernel
-                    .banks
-                    .get(usize::from(bank))
-                    .map_or(0, |bank| bank.words.len());
-                places.extend((0..words as u32).map(|word| (bank, 4 * word)));
-            }
-        }
-        let places = places.into_iter();
-        places
-            .map(|(bank, offset)| (bank, offset, kernel.constant(bank, offset)))
+    /// pointer.
+    pub(crate) fn constants(&self) -> BTreeSet<Word> {
+        let operands = self
+            .code()
+            .flat_map(|(_, instruction)| [instruction.b(), instruction.c()]);
+        let named = operands.filter_map(|source| match source {
+            Source::Constant(at) => Some((at.bank, u32::from(at.offset))),
+            _ => None,
+        });
+        let beside = |(bank, offset): Word| {
+            [offset.saturating_sub(4), offset, offset + 4].map(|offset| (bank, offset))
+        };
+        named.chain(self.targets()).flat_map(beside).collect()
+    }
+
+    /// The banks that an instruction indexes: any of their words.
+    pub(crate) fn indexed(&self) -> BTreeSet<u8> {
+        let indexing = self
+            .code()
+            .filter(|(_, instruction)| instruction.opcode() == Opcode::Ldc);
+        indexing
+            .map(|(_, instruction)| instruction.get(field::TABLE_BANK) as u8)
             .collect()
     }
 }
@@ -286,8 +304,11 @@ impl Explorer<'_> {
                 head: heads.contains(start).then(|| next_head.next()).flatten(),
             }
         });
+        let blocks: Vec<Block> = blocks.collect();
         Program {
-            blocks: blocks.collect(),
+            live: Live::of(&blocks),
+            blocks,
+            size: self.next.len(),
         }
     }
 

@@ -31,6 +31,7 @@ mod form;
 mod graph;
 mod integer;
 mod kernel;
+mod live;
 mod overwrite;
 mod sets;
 mod state;

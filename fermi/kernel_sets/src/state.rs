@@ -3,11 +3,11 @@
 //! Results have numbers that mean something within one block only. At the start of a block each register's word gets a
 //! number there, equal for words that were equal on all ways, and halves of pairs stay halves.
 
-use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use crate::form::{self, FAR, Form, IDS, Interval, LOOPS, Ranges, SYMBOLS};
 use crate::kernel::Kernel;
+use crate::live::Mask;
 use crate::value::{Carry, Condition, Constraint, Fact, Logic, Part, Truth, Upper, Value};
 
 /// Registers of a thread; the next one is zero.
@@ -36,6 +36,24 @@ pub(crate) enum Haste {
 /// A word and the product of two others that it is the lower half of.
 pub(crate) type Product = (Part, Part, Part);
 
+/// The start of a block: registers that matter there, and what stands for the others.
+pub(crate) struct Start<'a> {
+    pub(crate) live: Mask,
+    pub(crate) unknown: &'a [Rc<Value>],
+}
+
+impl Start<'_> {
+    fn is_live(&self, register: usize) -> bool {
+        self.live >> register & 1 != 0
+    }
+}
+
+/// Registers of which nothing is known, each a word of its own.
+pub(crate) fn unknown_registers() -> Vec<Rc<Value>> {
+    let register = |number| Rc::new(Value::new(Form::WORD, Part::Result(number)));
+    (0..REGISTERS as u32).map(register).collect()
+}
+
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct State {
     pub(crate) registers: Vec<Rc<Value>>,
@@ -54,15 +72,14 @@ pub(crate) struct State {
 
 impl State {
     /// A thread at the entry: nothing is known but its numbers.
-    pub(crate) fn entry(kernel: &Kernel<'_>, ceilings: [i128; LOOPS]) -> Self {
+    pub(crate) fn entry(kernel: &Kernel<'_>, ceilings: [i128; LOOPS], unknown: &[Rc<Value>]) -> Self {
         let mut ranges = [Interval::new(0, 0); SYMBOLS];
         let counts = kernel.block.iter().chain(&kernel.grid);
         for (range, count) in ranges.iter_mut().zip(counts) {
             range.most = i128::from(count.saturating_sub(1));
         }
-        let register = |number| Rc::new(Value::new(Form::WORD, Part::Result(number)));
         Self {
-            registers: (0..REGISTERS as u32).map(register).collect(),
+            registers: unknown.to_vec(),
             predicates: vec![Rc::default(); PREDICATES],
             writes: [0; PREDICATES],
             carry: None,
@@ -169,9 +186,14 @@ impl State {
         }
     }
 
-    /// Changes every form.
-    fn change(&mut self, change: impl Fn(&Form) -> Form) {
+    /// Changes every form that has a symbol in it; nobody knows any more what held under guards.
+    fn change(&mut self, symbol: usize, change: impl Fn(&Form) -> Form) {
+        let has = |form: &Form| form.factors[symbol] != 0;
         for value in &mut self.registers {
+            let is_touched = has(&value.form) || value.upper.is_some_and(|upper| has(&upper.pair));
+            if !is_touched && value.guarded.is_none() {
+                continue;
+            }
             let mut changed = (**value).clone();
             changed.guarded = None;
             changed.form = change(&changed.form);
@@ -181,6 +203,10 @@ impl State {
             *value = Rc::new(changed);
         }
         for logic in &mut self.predicates {
+            let mut facts = logic.holds.facts.iter().chain(&logic.fails.facts);
+            if !facts.any(|fact| has(&fact.form)) {
+                continue;
+            }
             let mut changed = (**logic).clone();
             for fact in changed.holds.facts.iter_mut().chain(&mut changed.fails.facts) {
                 fact.form = change(&fact.form);
@@ -193,7 +219,7 @@ impl State {
     /// Comes to the head of a loop from outside of it: its iterations are counted anew.
     pub(crate) fn entered(mut self, symbol: usize) -> Self {
         let ranges = self.ranges;
-        self.change(|form| form.without(symbol, &ranges));
+        self.change(symbol, |form| form.without(symbol, &ranges));
         self.path.retain(|constraint| constraint.factors[symbol] == 0);
         self.ranges[symbol] = Interval::new(0, 0);
         self
@@ -201,7 +227,7 @@ impl State {
 
     /// Comes to the head of a loop again.
     pub(crate) fn repeated(mut self, symbol: usize) -> Self {
-        self.change(|form| form.advanced(symbol));
+        self.change(symbol, |form| form.advanced(symbol));
         for constraint in &mut self.path {
             let step = i128::from(constraint.factors[symbol]);
             constraint.bounds = constraint.bounds.plus(Interval::new(step, step));
@@ -211,8 +237,8 @@ impl State {
     }
 
     /// A state for the threads of both, as a block starts with it.
-    pub(crate) fn joined(&self, other: &Self, haste: Haste) -> Self {
-        let parts = Parts::of(self, other);
+    pub(crate) fn joined(&self, other: &Self, haste: Haste, start: &Start<'_>) -> Self {
+        let parts = Parts::of(self, other, start);
         let is_hasty = haste == Haste::Full;
         let (ranges, leaps) = self.joined_ranges(other, haste);
         let join = Join {
@@ -222,9 +248,20 @@ impl State {
             leaps,
         };
         let registers = 0..REGISTERS;
-        let registers = registers.map(|number| Rc::new(self.joined_value(other, number, &parts, &join)));
+        let registers = registers.map(|number| match start.is_live(number) {
+            true => self.joined_value(other, number, &parts, &join),
+            false => Rc::clone(&start.unknown[number]),
+        });
         let predicates = self.predicates.iter().zip(&other.predicates);
-        let predicates = predicates.map(|(a, b)| Rc::new(joined_logic(a, b, &parts)));
+        let predicates = predicates.map(|(a, b)| {
+            let logic = joined_logic(a, b, &parts);
+            // What stays as it was is shared: it is compared and freed once.
+            if logic == **a {
+                Rc::clone(a)
+            } else {
+                Rc::new(logic)
+            }
+        });
         let path = self.path.iter().filter_map(|constraint| {
             let same = other
                 .path
@@ -250,8 +287,8 @@ impl State {
     }
 
     /// This state as a block starts with it.
-    pub(crate) fn started(&self) -> Self {
-        self.joined(self, Haste::None)
+    pub(crate) fn started(&self, start: &Start<'_>) -> Self {
+        self.joined(self, Haste::None, start)
     }
 
     /// The ranges of both, and which of them went up by more than was found.
@@ -294,8 +331,12 @@ impl State {
         Some(Upper { pair, low: low.part })
     }
 
-    fn joined_value(&self, other: &Self, number: usize, parts: &Parts, join: &Join<'_>) -> Value {
+    fn joined_value(&self, other: &Self, number: usize, parts: &Parts, join: &Join<'_>) -> Rc<Value> {
         let (a, b) = (&self.registers[number], &other.registers[number]);
+        let is_plain = a.upper.is_none() && a.guarded.is_none();
+        if is_plain && Rc::ptr_eq(a, b) && a.part == parts.own[number] && join.keeps(&a.form, &Form::WORD) {
+            return Rc::clone(a);
+        }
         let part = match (a.part, b.part) {
             (a, b) if a == b && !matches!(a, Part::Result(_)) => a,
             _ => parts.own[number],
@@ -305,9 +346,15 @@ impl State {
             let low = parts.of_both(x.low, y.low)?;
             Some(Upper { pair, low })
         });
-        Value {
+        let joined = Value {
             upper,
             ..Value::new(join.form(&a.form, &b.form, Form::WORD), part)
+        };
+        // What stays as it was is shared.
+        if joined == **a {
+            Rc::clone(a)
+        } else {
+            Rc::new(joined)
         }
     }
 }
@@ -322,8 +369,17 @@ struct Join<'a> {
 }
 
 impl Join<'_> {
+    /// Whether a form that is the same in both states stays so.
+    fn keeps(&self, form: &Form, widest: &Form) -> bool {
+        let mut factors = self.leaps.iter().zip(form.factors);
+        !form.is_all(widest) && factors.all(|(leaps, factor)| !leaps || factor == 0)
+    }
+
     /// A form for both; `widest` is what the register or pair can hold at all.
     fn form(&self, a: &Form, b: &Form, widest: Form) -> Form {
+        if a == b && self.keeps(a, &widest) {
+            return *a;
+        }
         let joined = form::join(a, self.of_a, b, self.of_b);
         let given_up = Form {
             root: joined.root,
@@ -354,30 +410,38 @@ impl Join<'_> {
 
 /// Which words are equal in two states, and the numbers that they have after the join.
 struct Parts {
-    numbers: BTreeMap<(Part, Part), Part>,
-    own: Vec<Part>,
+    /// What the words are in either state, and the number of the first register that holds them; ascending.
+    numbers: Vec<((Part, Part), u32)>,
+    own: [Part; REGISTERS],
 }
 
 impl Parts {
-    fn of(a: &State, b: &State) -> Self {
-        let mut numbers = BTreeMap::new();
+    fn of(a: &State, b: &State, start: &Start<'_>) -> Self {
         let both = a.registers.iter().zip(&b.registers);
-        let own = both.enumerate().map(|(number, (x, y))| {
-            *numbers
-                .entry((x.part, y.part))
-                .or_insert(Part::Result(number as u32))
-        });
-        Self {
-            own: own.collect(),
-            numbers,
+        let mut numbers: Vec<_> = (0..)
+            .zip(both)
+            .filter(|(number, _)| start.is_live(*number as usize))
+            .map(|(number, (x, y))| ((x.part, y.part), number))
+            .collect();
+        numbers.sort_unstable();
+        let mut own = [Part::Number(0); REGISTERS];
+        for same in numbers.chunk_by(|(one, _), (next, _)| one == next) {
+            for (_, number) in same {
+                own[*number as usize] = Part::Result(same[0].1);
+            }
         }
+        Self { numbers, own }
     }
 
     /// The word that was `a` in the one and `b` in the other state.
     fn of_both(&self, a: Part, b: Part) -> Option<Part> {
         match (a, b) {
             (a, b) if a == b && !matches!(a, Part::Result(_)) => Some(a),
-            _ => self.numbers.get(&(a, b)).copied(),
+            _ => {
+                let first = self.numbers.partition_point(|(words, _)| *words < (a, b));
+                let (words, number) = *self.numbers.get(first)?;
+                (words == (a, b)).then_some(Part::Result(number))
+            }
         }
     }
 }

@@ -285,6 +285,57 @@ fn launch_that_came_before_is_known() {
     assert_eq!((cache.hits, cache.misses), (1, 5));
 }
 
+#[test]
+fn program_that_is_known_is_another_one_when_a_word_or_a_branch_constant_has_changed() {
+    let text = "bra c0[0x8]\nmov b32 $r2 $tidx\nld b32 $r0 ca g[$r2]\nexit\nmov b32 $r2 $tidx\nst u8 wb g[$r2] $r2\nexit";
+    let mut words = assemble(text).unwrap().words;
+    let mut cache = Cache::new(8);
+    let mut look = |words: &[u64], target: u32| {
+        let bank = [Some(0), Some(0), Some(target)];
+        let kernel = Kernel {
+            entry: 0,
+            grid: [1; 3],
+            block: [32, 1, 1],
+            banks: &[Bank { words: &bank }],
+            windows: [1 << 39; 2],
+        };
+        let mut code = |at: u32| words.get(at as usize / 8).copied();
+        let limits = Limits {
+            instructions: 4,
+            ..Limits::default()
+        };
+        let sets = cache.sets(&kernel, &mut code, limits);
+        let access = sets.accesses.first().unwrap_or_else(|| panic!("{sets:?}"));
+        (access.is_store, access.bytes.end, cache.misses)
+    };
+    assert_eq!(look(&words, 8), (false, 35, 1));
+    assert_eq!(look(&words, 8), (false, 35, 1));
+    assert_eq!(look(&words, 32), (true, 32, 2));
+    // Code that is not reached is not looked at.
+    words[5] = assemble("st b32 wb g[$r2] $r2").unwrap().words[0];
+    assert_eq!(look(&words, 8), (false, 35, 2));
+    assert_eq!(look(&words, 32), (true, 35, 3));
+    assert_eq!(look(&words, 32), (true, 35, 3));
+}
+
+/// What only results in memory follow from is not looked into.
+#[test]
+fn arithmetic_that_no_address_follows_from_takes_no_work() {
+    let with = |arithmetic: &str| {
+        sets(&format!(
+            "
+            thread_x $r0 $r1
+            {arithmetic}
+            element $r2 $r3 $r0 0x20
+            st b32 wb g[$r2d] $r8
+            exit"
+        ))
+    };
+    let (plain, busy) = (with(""), with(&"fma rn f32 $r8 $r8 $r10 $r8\n".repeat(50)));
+    assert_eq!(plain.accesses[0].bytes, busy.accesses[0].bytes);
+    assert_eq!(plain.work, busy.work);
+}
+
 proptest! {
     #[test]
     fn any_words_are_understood_or_not(words in prop::collection::vec(any::<u64>(), 0..40)) {
