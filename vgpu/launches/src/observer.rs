@@ -49,8 +49,8 @@ pub enum CopyMethods {
 /// How much a look does at most.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
-    /// Work: a word of a pushbuffer, a method of a macro, or an instruction of a kernel or of a macro that is interpreted counts
-    /// 1, an item that is found 16. A launch that has begun is looked at to its end, a macro to its next parameter.
+    /// Work: a word of a pushbuffer, a method of a macro, or an instruction of a macro that is interpreted counts 1, one of a kernel
+    /// 12, an item that is found 16. A launch that has begun is looked at to its end, a macro to its next parameter.
     pub work: u64,
     /// For one kernel. `None`: kernels are not looked into, and what their launches may store is not known ([`Work::Grid`]).
     pub kernel: Option<kernel_sets::Limits>,
