@@ -31,6 +31,7 @@ mod fecs;
 mod graph;
 mod leave;
 pub(crate) mod living;
+pub(crate) mod looks;
 mod mmu;
 mod pbdma;
 pub(crate) mod pbus;

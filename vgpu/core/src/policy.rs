@@ -209,8 +209,11 @@ pub enum Observation<'a> {
         kind: u64,
         /// When the guest rang for it.
         at: Tick,
-        /// Chunks that it uses, if they were looked up: while work waits for its memory, or is released with looks.
+        /// Chunks that it uses, if they were looked up: while work waits for its memory, or is released with looks and there is credit for
+        /// one.
         chunks: Option<&'a BTreeSet<ChunkNo>>,
+        /// What it took to find that out, in nanoseconds as work of the broker counts.
+        look_ns: u64,
     },
     /// The operator changed what the VM may hold.
     QuotaChanged {

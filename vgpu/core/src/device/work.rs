@@ -16,6 +16,7 @@ use fermi_spec::gpfifo::ENTRIES_LOG2_MAX;
 use launches::Ring;
 use serde::{Deserialize, Serialize};
 
+use super::looks::Looks;
 use crate::event::Tick;
 use crate::inspect::{Inspect, Tree};
 use crate::memory::ChunkNo;
@@ -32,8 +33,10 @@ pub(crate) struct VmWork {
     pub(crate) channels: BTreeMap<u8, ChannelWork>,
     /// It does not wait for memory before this time: it waited in vain.
     pub(crate) direct_until: Tick,
-    /// What it uses is looked up meanwhile all the same.
+    /// What it uses is looked up meanwhile all the same, as far as there is credit for it.
     pub(crate) is_looked_up: bool,
+    #[serde(default)]
+    pub(crate) looks: Looks,
 }
 
 /// The work of one channel.
@@ -60,6 +63,7 @@ pub(crate) struct ChannelWork {
 impl VmWork {
     /// What must be so of the work of a VM that has these chunks.
     pub(crate) fn check(&self, is_chunk: impl Fn(ChunkNo) -> bool) -> Result<(), Unsound> {
+        self.looks.check()?;
         for work in self.channels.values() {
             let order = [work.ended, work.given, work.submitted];
             let is_ring = work.entries_log2 <= ENTRIES_LOG2_MAX && work.first >> work.entries_log2 == 0;
@@ -253,6 +257,7 @@ impl Inspect for VmWork {
         if self.direct_until > Tick::default() {
             tree.due_in("waits_for_memory_again_in", self.direct_until);
         }
+        tree.part("looks", &self.looks);
         for (v, work) in &self.channels {
             tree.part(v, work);
         }

@@ -38,7 +38,7 @@ const LOOK_WORK: u64 = 1 << 14;
 /// Most that is found out about one kernel; a larger one is opaque.
 const KERNEL: kernel_sets::Limits = kernel_sets::Limits {
     instructions: 4 << 10,
-    work: 16 << 10,
+    work: 10 << 10,
 };
 /// Bytes of a constant bank that are read: parameters of launches are in the first ones.
 const BANK_BYTES: u32 = 4 << 10;
@@ -84,6 +84,8 @@ struct Watched {
     /// Pages that were read for the look under way, and how often it was made.
     pages: BTreeMap<GuestPage, Box<[u8; SMALL_PAGE as usize]>>,
     rounds: u32,
+    /// Work that it has taken.
+    cost: u64,
     /// Pages, or the channel's state, that have not come.
     waits: u32,
     /// It was asked whether what it was given has ended.
@@ -125,6 +127,16 @@ pub(super) enum Look {
     GoesOn,
     /// It goes on when the card has answered.
     Waits,
+}
+
+/// Whether a look finds out which chunks work will use.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Lookup {
+    No,
+    /// The work waits for them.
+    Held,
+    /// Nothing waits: it is paid from the VM's credit for that ([`Looks`](crate::device::looks::Looks)).
+    Paid,
 }
 
 impl Ahead {
@@ -172,8 +184,8 @@ impl Vgpu {
 }
 
 impl Running {
-    /// Looks at the next entries of a channel. `for_chunks`: what their launches will use is looked up.
-    pub(super) fn look_ahead(&mut self, vm: VmId, v: u8, for_chunks: bool, cx: &mut Cx<'_>) -> Look {
+    /// Looks at the next entries of a channel.
+    pub(super) fn look_ahead(&mut self, vm: VmId, v: u8, lookup: Lookup, cx: &mut Cx<'_>) -> Look {
         let Some(vgpu) = self.vms.get(&vm) else {
             return Look::Done;
         };
@@ -195,18 +207,19 @@ impl Running {
                 first: range.start,
                 pages: BTreeMap::new(),
                 rounds: 0,
+                cost: 0,
                 waits: 0,
                 is_asked: false,
                 places: Places::default(),
             },
         };
-        let look = match for_chunks
+        let look = match lookup != Lookup::No
             && work.may_run()
             && !watched.is_asked
             && self.ask_state(vm, v, &mut watched, cx)
         {
             true => Look::Waits,
-            false => self.look_with(vm, v, (&mut watched, directory), (range, for_chunks), cx),
+            false => self.look_with(vm, v, (&mut watched, directory), (range, lookup), cx),
         };
         self.volatile.ahead.watched.insert((vm, v), watched);
         look
@@ -217,9 +230,10 @@ impl Running {
         vm: VmId,
         v: u8,
         (watched, directory): (&mut Watched, GuestDirectory),
-        (range, for_chunks): (Range<u64>, bool),
+        (range, lookup): (Range<u64>, Lookup),
         cx: &mut Cx<'_>,
     ) -> Look {
+        let for_chunks = lookup != Lookup::No;
         loop {
             let Some(vgpu) = self.vms.get_mut(&vm) else {
                 return Look::Done;
@@ -239,6 +253,7 @@ impl Running {
                 missing,
             } = found;
             vgpu.share.charge(work_done);
+            watched.cost += work_done;
             let may_go_on = watched.rounds < ROUNDS_MAX && watched.pages.len() < PAGES_MAX;
             if !missing.is_empty() && may_go_on {
                 match self.fetch_for_look(vm, v, &missing, cx) {
@@ -246,6 +261,7 @@ impl Running {
                     0 => continue,
                     pages => watched.waits += pages,
                 }
+                watched.cost += u64::from(watched.waits) * PAGE_FETCHED;
                 return Look::Waits;
             }
             watched.observer = match self.volatile.ahead.may_keep(vm, observer.kept_bytes()) {
@@ -256,6 +272,7 @@ impl Running {
                     Observer::new(work.ring(), CopyMethods::Nouveau, work.place(range.end))
                 }
             };
+            let look_ns = std::mem::take(&mut watched.cost);
             (watched.rounds, watched.pages) = (0, BTreeMap::new());
             let (look, end) = match looked {
                 Looked::Done => (Look::Done, range.end),
@@ -267,8 +284,19 @@ impl Running {
             let chunks = for_chunks.then(|| sets.values().flatten().copied().collect::<BTreeSet<_>>());
             let given = work.looked(end, sets);
             let at = work.rang_at();
+            let looks = &mut vgpu.work.looks;
+            let launches = match lookup {
+                Lookup::Paid => looks.stands_for(),
+                Lookup::Held | Lookup::No => 1,
+            };
             for chunk in given.into_iter().flatten() {
-                vgpu.chunks.note_launched(chunk, cx.now);
+                vgpu.chunks.note_launched(chunk, launches, cx.now);
+            }
+            let entries = end - range.start;
+            match lookup {
+                Lookup::Paid => looks.end(entries, look_ns),
+                Lookup::No => looks.pass(entries),
+                Lookup::Held => {}
             }
             if vgpu.chunks.spilled() > 0 && !items.is_empty() {
                 self.observe(&Observation::Work {
@@ -276,6 +304,7 @@ impl Running {
                     kind: kind_of(&items),
                     at,
                     chunks: chunks.as_ref(),
+                    look_ns,
                 });
             }
             return look;

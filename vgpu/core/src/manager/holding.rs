@@ -14,7 +14,7 @@ use fermi_spec::instance::offset;
 use planted::Fault;
 
 use super::Cx;
-use super::ahead::Look;
+use super::ahead::{Look, Lookup};
 use super::channels::word_at;
 use super::running::Running;
 use crate::device::Vgpu;
@@ -35,8 +35,13 @@ impl Vgpu {
     }
 
     /// Whether it is looked up which chunks its work uses.
-    fn looks_up_chunks(&self, now: Tick) -> bool {
-        self.holds_work(now) || self.work.is_looked_up && self.chunks.spilled() > 0 && !self.leaves()
+    fn looks_up(&mut self, now: Tick) -> Lookup {
+        match self.holds_work(now) {
+            true => Lookup::Held,
+            false if !self.work.is_looked_up || self.chunks.spilled() == 0 || self.leaves() => Lookup::No,
+            false if self.work.looks.may_look(now) => Lookup::Paid,
+            false => Lookup::No,
+        }
     }
 
     fn are_in_vram<'c>(&self, mut chunks: impl Iterator<Item = &'c ChunkNo>) -> bool {
@@ -131,9 +136,9 @@ impl Running {
     }
 
     fn go_on_with_work(&mut self, vm: VmId, v: u8, cx: &mut Cx<'_>) {
-        let vgpu = self.vms.get(&vm);
-        let for_chunks = vgpu.is_some_and(|vgpu| vgpu.looks_up_chunks(cx.now));
-        let look = self.look_ahead(vm, v, for_chunks, cx);
+        let vgpu = self.vms.get_mut(&vm);
+        let lookup = vgpu.map_or(Lookup::No, |vgpu| vgpu.looks_up(cx.now));
+        let look = self.look_ahead(vm, v, lookup, cx);
         let has_given = self.give_work(vm, v, cx);
         // One look at a time: the next one needs the VM's turn too.
         if look == Look::GoesOn || look == Look::Done && has_given {
@@ -182,7 +187,7 @@ impl Running {
             });
         }
         for chunk in used {
-            vgpu.chunks.note_launched(chunk, cx.now);
+            vgpu.chunks.note_launched(chunk, 1, cx.now);
         }
         vgpu.work.channels.insert(v, work);
         has_given
@@ -204,7 +209,7 @@ impl Running {
             return;
         };
         for chunk in work.give() {
-            vgpu.chunks.note_launched(chunk, cx.now);
+            vgpu.chunks.note_launched(chunk, 1, cx.now);
         }
         self.volatile.ahead.due.insert((vm, v));
         self.volatile.ready.insert(vm);

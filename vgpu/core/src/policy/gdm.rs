@@ -29,7 +29,7 @@ mod forecast;
 mod switch;
 
 use self::forecast::InVram;
-use self::switch::{Free, Switch};
+use self::switch::{Found, Free, Switch};
 
 /// One in so many chunks of the order is judged at a time: the paper's selection factor of 0.2.
 const FACTOR: usize = 5;
@@ -44,6 +44,12 @@ pub(super) struct Gdm {
 pub(super) struct Always;
 
 impl Gdm {
+    /// A trial of this VM has begun or ended: what the work under way of others takes says nothing.
+    fn disturb_others(&mut self, vm: VmId) {
+        let others = self.switches.iter_mut().filter(|(other, _)| **other != vm);
+        others.for_each(|(_, switch)| switch.disturb());
+    }
+
     /// Whether another VM tries what loading brings: one at a time, because trials slow others down.
     fn others_try(&self, vm: VmId, now: Tick) -> bool {
         let mut others = self.switches.iter().filter(|(other, _)| **other != vm);
@@ -224,9 +230,15 @@ impl Policy for Gdm {
             Occasion::Held { vm } => {
                 let beside = self.others_try(vm, view.now);
                 let switch = self.switches.entry(vm).or_default();
-                if let Some(free) = switch.free(view.now, || in_vram(view, vm), beside) {
+                let tried = switch.tries(view.now);
+                let free = switch.free(view.now, || in_vram(view, vm), beside);
+                if switch.tries(view.now) != tried {
+                    self.disturb_others(vm);
+                }
+                if let Some(free) = free {
                     return release(vm, free);
                 }
+                let switch = self.switches.entry(vm).or_default();
                 match load(view, vm) {
                     Proposal::Nothing => release(vm, switch.found_no_room(view.now)),
                     proposal => proposal,
@@ -238,15 +250,32 @@ impl Policy for Gdm {
 
     fn observe(&mut self, what: &Observation<'_>) -> Worth {
         match *what {
-            Observation::Work { vm, kind, at, chunks } => {
+            Observation::Work {
+                vm,
+                kind,
+                at,
+                chunks,
+                look_ns,
+            } => {
                 let beside = self.others_try(vm, at);
-                self.switches
-                    .entry(vm)
-                    .or_default()
-                    .work(kind, at, chunks, beside);
+                let found = chunks.map(|chunks| Found { chunks, look_ns });
+                let switch = self.switches.entry(vm).or_default();
+                let tried = switch.tries(at);
+                switch.work(kind, at, found, beside);
+                if switch.tries(at) != tried {
+                    self.disturb_others(vm);
+                }
+            }
+            Observation::Backed { vm, .. }
+            | Observation::Moved { vm, .. }
+            | Observation::RolledBack { vm, .. }
+            | Observation::Synced { vm } => {
+                if let Some(switch) = self.switches.get_mut(&vm) {
+                    switch.disturb();
+                }
             }
             Observation::Emptied { vm } => drop(self.switches.remove(&vm)),
-            _ => {}
+            Observation::Reached { .. } | Observation::Idled { .. } | Observation::QuotaChanged { .. } => {}
         }
         sharing::worth(what)
     }

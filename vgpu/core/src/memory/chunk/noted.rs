@@ -23,11 +23,11 @@ impl Chunks {
         self.chunks[chunk.0 as usize].history.touched_at = Some(now);
     }
 
-    /// The card got a launch that uses it.
-    pub(crate) fn note_launched(&mut self, chunk: ChunkNo, now: Tick) {
+    /// The card got launches that use it: so many, by one that was seen.
+    pub(crate) fn note_launched(&mut self, chunk: ChunkNo, launches: u32, now: Tick) {
         let history = &mut self.chunks[chunk.0 as usize].history;
         history.launched_at = Some(now);
-        history.launches = history.launches.saturating_add(1);
+        history.launches = history.launches.saturating_add(launches);
     }
 
     /// The chunks whose reach differs from what was last noted, in order, and the reach they have.

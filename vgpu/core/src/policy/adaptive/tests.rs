@@ -19,7 +19,7 @@ fn chunks(of: &[(bool, u32, u32)]) -> Chunks {
         drop(chunks.set_place(no, place));
         chunks.widen_reach(no, Reach::Writable);
         for launch in 0..*launches {
-            chunks.note_launched(no, Tick(u64::from(launch) * MS));
+            chunks.note_launched(no, 1, Tick(u64::from(launch) * MS));
         }
         (0..*moves).for_each(|_| chunks.note_moved(no, Tick(0)));
     }
@@ -70,7 +70,7 @@ fn each_round_trip_takes_as_many_launches_more() {
 #[test]
 fn of_two_alike_what_is_only_loaded_goes_first_and_then_what_was_used_least_recently() {
     let mut of = chunks(&[(true, 5, 0), (true, 5, 0), (true, 4, 0), (true, 5, 0)]);
-    of.note_launched(ChunkNo(2), Tick(9 * MS));
+    of.note_launched(ChunkNo(2), 1, Tick(9 * MS));
     let view = view(&of);
     let mut all: Vec<ChunkView> = view.chunks().collect();
     all[3].reach = Reach::ReadOnly;

@@ -23,22 +23,35 @@ pub(super) struct InVram {
     pub(super) chunks: Vec<ChunkNo>,
 }
 
+/// A doorbell that is replayed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Rung<'a> {
+    /// Chunks that its work uses, ascending.
+    pub(super) chunks: &'a [ChunkNo],
+    /// What its work takes directly; 0 if that is not known.
+    pub(super) takes_ns: u64,
+    /// What it takes to find out what it uses.
+    pub(super) look_ns: u64,
+}
+
 /// Nanoseconds for the last doorbells together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Forecast {
     /// What loading takes the first time, and each time after it.
     pub(super) first_ns: u64,
     pub(super) again_ns: u64,
+    /// What finding out what is to be loaded takes, each time.
+    pub(super) looks_ns: u64,
     /// What the work takes directly; and of that what lacks memory in VRAM now: no loading brings more.
     pub(super) takes_ns: u64,
     pub(super) gains_ns: u64,
 }
 
 impl InVram {
-    /// `recent`: the chunks of the last doorbells, each ascending, and what their work takes directly; 0 if that is not known.
-    pub(super) fn forecast(&self, recent: &[(&[ChunkNo], u64)]) -> Forecast {
-        let looks = |works: &[(&[ChunkNo], u64)]| {
-            let of_sets: usize = works.iter().map(|(chunks, _)| chunks.len()).sum();
+    /// `recent`: the last doorbells.
+    pub(super) fn forecast(&self, recent: &[Rung<'_>]) -> Forecast {
+        let looks = |works: &[Rung<'_>]| {
+            let of_sets: usize = works.iter().map(|work| work.chunks.len()).sum();
             2 * (of_sets + works.len() * self.chunks.len())
         };
         // The latest ones, if all are too many.
@@ -47,16 +60,17 @@ impl InVram {
         let now: BTreeSet<ChunkNo> = self.chunks.iter().copied().collect();
         let lacks = |chunks: &[ChunkNo]| chunks.iter().any(|chunk| !now.contains(chunk));
         let mut replay = Replay::new(&self.chunks);
-        let mut pass = || works.iter().map(|(chunks, _)| replay.load(chunks)).sum::<u64>();
+        let mut pass = || works.iter().map(|work| replay.load(work.chunks)).sum::<u64>();
         let cost = self.chunk_bytes / 1024 * COPIED_NS_PER_KIB + STOPPED_NS;
         Forecast {
             first_ns: pass() * cost,
             again_ns: pass() * cost,
-            takes_ns: works.iter().map(|(_, took)| took).sum(),
+            looks_ns: works.iter().map(|work| work.look_ns).sum(),
+            takes_ns: works.iter().map(|work| work.takes_ns).sum(),
             gains_ns: works
                 .iter()
-                .filter(|(chunks, _)| lacks(chunks))
-                .map(|(_, took)| took)
+                .filter(|work| lacks(work.chunks))
+                .map(|work| work.takes_ns)
                 .sum(),
         }
     }
@@ -114,10 +128,18 @@ mod tests {
         numbers.map(ChunkNo).collect()
     }
 
+    fn rung(chunks: &[ChunkNo], takes_ns: u64) -> Rung<'_> {
+        Rung {
+            chunks,
+            takes_ns,
+            look_ns: 3,
+        }
+    }
+
     /// Chunks that are loaded the first time and again, with `0..in_vram` in VRAM.
     fn loaded<const N: usize>(in_vram: u32, sets: [(u32, u32); N]) -> (u64, u64) {
         let sets: Vec<_> = sets.iter().map(|&(first, end)| numbers(first..end)).collect();
-        let recent: Vec<(&[ChunkNo], u64)> = sets.iter().map(|set| (set.as_slice(), 1)).collect();
+        let recent: Vec<Rung<'_>> = sets.iter().map(|set| rung(set, 1)).collect();
         let memory = InVram {
             chunk_bytes: 0,
             chunks: numbers(0..in_vram),
@@ -154,11 +176,14 @@ mod tests {
             chunks: numbers(0..4),
         };
         let [here, out] = [numbers(0..4), numbers(3..6)];
-        let forecast = memory.forecast(&[(&here, 70), (&out, 20), (&out, 0)]);
-        assert_eq!((forecast.takes_ns, forecast.gains_ns), (90, 20));
+        let forecast = memory.forecast(&[rung(&here, 70), rung(&out, 20), rung(&out, 0)]);
+        assert_eq!(
+            (forecast.takes_ns, forecast.gains_ns, forecast.looks_ns),
+            (90, 20, 9)
+        );
         assert_eq!(forecast.first_ns, 2 * (1024 * COPIED_NS_PER_KIB + STOPPED_NS));
         let large = numbers(0..LOOKS_MAX as u32);
-        let forecast = memory.forecast(&[(&here, 5), (&large, 7), (&here, 9)]);
+        let forecast = memory.forecast(&[rung(&here, 5), rung(&large, 7), rung(&here, 9)]);
         assert_eq!(forecast.takes_ns, 9);
         assert_eq!(memory.forecast(&[]), Forecast::default());
     }

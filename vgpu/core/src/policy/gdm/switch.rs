@@ -8,10 +8,11 @@
 //!
 //! A guest submits again when work has ended. So the time from one doorbell to the next is what the work of the first one took, waits for
 //! memory and all. Work is compared with work of its own *kind*: the same codes, grids and copies. What it took directly is a running mean;
-//! a kind that has none runs directly once. While another VM tries, what work takes says nothing of its kind, and is left out.
+//! a kind that has none runs directly once. While another VM tries, while memory of its own moves, or when it took long to find out what
+//! work uses, what it takes says nothing of its kind, and is left out.
 //!
 //! Before a trial the sets of some doorbells are looked up while they run directly ([`Free::with_looks`]).
-//! A trial is not begun where a replay of the last doorbells says that loading takes longer than the work itself. It is paid from a credit
+//! A trial is not begun where a replay of the last doorbells says that loading, and finding out what to load, takes longer than the work itself. It is paid from a credit
 //! that grows by [`EARNS`] of the time that work takes, so that all trials together cost no more than that. The first time of a kind within
 //! a trial is not judged: its set is loaded then, and what counts is whether it is there the next time.
 
@@ -19,7 +20,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use serde::{Deserialize, Serialize};
 
-use super::forecast::InVram;
+use super::forecast::{InVram, Rung};
 use crate::event::Tick;
 use crate::memory::ChunkNo;
 
@@ -33,6 +34,10 @@ const JUDGED_MIN: u32 = 4;
 const JUDGED_MAX: u32 = 64;
 /// Faster means by more than one part in so many.
 const TELLS: u64 = 20;
+/// A look is short beside work that takes so many times as long.
+const SHORT_LOOK: u64 = 4;
+/// Times its mean that a doorbell of a kind counts as at most.
+const OUTLIER: u64 = 4;
 /// Longer than so a guest was busy with something else.
 const IDLE_NS: u64 = 100_000_000;
 /// Time until the next trial, doubled for each one that failed in a row, up to so often.
@@ -79,11 +84,19 @@ struct Kind {
     is_warm: bool,
 }
 
+/// Chunks that work uses, and what it took to find them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Found<'a> {
+    pub(super) chunks: &'a BTreeSet<ChunkNo>,
+    pub(super) look_ns: u64,
+}
+
 /// The last doorbell: its work may not have ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 struct Doorbell {
     kind: u64,
     at: Tick,
+    look_ns: u64,
     /// Its work runs directly, whatever the mode.
     is_direct: bool,
 }
@@ -92,8 +105,9 @@ struct Doorbell {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 struct Past {
     kind: u64,
-    /// Chunks that it used, ascending, if they were looked up.
+    /// Chunks that it used, ascending, if they were looked up, and what that took.
     chunks: Option<Vec<ChunkNo>>,
+    look_ns: u64,
 }
 
 /// Whether the work of one VM waits, and what is known of it.
@@ -106,6 +120,8 @@ pub(super) struct Switch {
     /// Doorbells whose time directly was seen.
     known: u32,
     last: Option<Doorbell>,
+    /// Memory of the VM has moved since.
+    is_disturbed: bool,
     credit_ns: i64,
     /// What judged work took, and what it would have taken directly.
     took_ns: u64,
@@ -116,6 +132,8 @@ pub(super) struct Switch {
     load_ns: u64,
     /// Trials that failed in a row.
     failed: u32,
+    /// Work runs directly before this time, whatever the mode.
+    direct_until: Tick,
     /// Loading takes so many times what is forecast.
     dearer: u64,
 }
@@ -130,6 +148,7 @@ impl Default for Switch {
             recent: VecDeque::new(),
             known: 0,
             last: None,
+            is_disturbed: false,
             credit_ns: 0,
             took_ns: 0,
             would_take_ns: 0,
@@ -137,31 +156,37 @@ impl Default for Switch {
             cycle_ns: 0,
             load_ns: 0,
             failed: 0,
+            direct_until: Tick::default(),
             dearer: 1,
         }
     }
 }
 
 impl Switch {
-    /// Work of a kind was submitted: what the one before took is known. `chunks`: what it uses, if that was looked up. `beside`: another VM
+    /// Work of a kind was submitted: what the one before took is known. `found`: what it uses, if that was looked up. `beside`: another VM
     /// tries.
-    pub(super) fn work(&mut self, kind: u64, at: Tick, chunks: Option<&BTreeSet<ChunkNo>>, beside: bool) {
+    pub(super) fn work(&mut self, kind: u64, at: Tick, found: Option<Found<'_>>, beside: bool) {
+        let look_ns = found.map_or(0, |found| found.look_ns);
         // More of what was rung for at once.
-        if let Some(last) = self.last.filter(|last| last.at == at) {
-            if let Some(more) = chunks {
-                self.note_chunks(last.kind, more);
+        if let Some(last) = self.last.as_mut().filter(|last| last.at == at) {
+            last.look_ns = last.look_ns.saturating_add(look_ns);
+            let kind = last.kind;
+            if let Some(more) = found {
+                self.note_found(kind, more);
             }
             return;
         }
         let doorbell = Doorbell {
             kind,
             at,
-            is_direct: false,
+            look_ns,
+            is_direct: at < self.direct_until,
         };
+        let is_disturbed = std::mem::take(&mut self.is_disturbed);
         if let Some(before) = self.last.replace(doorbell) {
             let took = at.since(before.at);
             if took < IDLE_NS {
-                self.took(before, took, at, beside);
+                self.took(before, took, at, beside || is_disturbed);
             }
         }
         if self.kinds.len() >= KINDS_MAX && !self.kinds.contains_key(&kind) {
@@ -172,44 +197,58 @@ impl Switch {
         if self.recent.len() >= RECENT {
             self.recent.pop_front();
         }
-        self.recent.push_back(Past { kind, chunks: None });
-        if let Some(chunks) = chunks {
-            self.note_chunks(kind, chunks);
+        self.recent.push_back(Past {
+            kind,
+            chunks: None,
+            look_ns: 0,
+        });
+        if let Some(found) = found {
+            self.note_found(kind, found);
         }
     }
 
+    /// Memory of the VM has moved, or it has got some.
+    pub(super) fn disturb(&mut self) {
+        self.is_disturbed = true;
+    }
+
     /// The last doorbell uses these too.
-    fn note_chunks(&mut self, kind: u64, more: &BTreeSet<ChunkNo>) {
+    fn note_found(&mut self, kind: u64, more: Found<'_>) {
         let kept = self.recent.iter().filter_map(|past| past.chunks.as_ref());
-        let has_room = kept.map(Vec::len).sum::<usize>() + more.len() <= CHUNKS_MAX;
+        let has_room = kept.map(Vec::len).sum::<usize>() + more.chunks.len() <= CHUNKS_MAX;
         if let Some(last) = self
             .recent
             .back_mut()
             .filter(|last| has_room && last.kind == kind)
         {
             let chunks = last.chunks.get_or_insert_default();
-            chunks.extend(more);
+            chunks.extend(more.chunks);
             chunks.sort_unstable();
             chunks.dedup();
+            last.look_ns = last.look_ns.saturating_add(more.look_ns);
         }
     }
 
-    fn took(&mut self, of: Doorbell, took: u64, now: Tick, beside: bool) {
+    fn took(&mut self, of: Doorbell, took: u64, now: Tick, says_nothing: bool) {
         let Some(kind) = self.kinds.get_mut(&of.kind) else {
             return;
         };
         self.credit_ns = (self.credit_ns + (took / EARNS) as i64).min(MOST_NS);
         if of.is_direct || matches!(self.mode, Mode::Direct { .. }) {
-            if !beside {
+            // Its guest waits for a look, and for others' turns if that took long.
+            if !says_nothing && of.look_ns.saturating_mul(SHORT_LOOK) <= took {
+                let took = took - of.look_ns;
                 kind.direct_ns = match kind.direct_ns {
                     0 => took.max(1),
-                    mean => (3 * mean + took) / 4,
+                    // One that took far longer waited for something else as well.
+                    mean => (3 * mean + took.min(mean.saturating_mul(OUTLIER))) / 4,
                 };
                 self.known = self.known.saturating_add(1);
             }
             return;
         }
         if kind.direct_ns == 0 {
+            self.credit_ns = self.credit_ns.saturating_sub_unsigned(of.look_ns);
             return;
         }
         let saved = kind.direct_ns as i64 - took as i64;
@@ -227,6 +266,7 @@ impl Switch {
         let is_slower = self.took_ns > self.would_take_ns;
         let is_enough =
             self.judged >= JUDGED_MIN && self.would_take_ns >= self.cycle_ns.div_ceil(JUDGED_PART);
+        let is_far_slower = self.judged >= JUDGED_MIN && self.took_ns / 2 > self.would_take_ns;
         match self.mode {
             Mode::Trying { .. } | Mode::Held { .. } if self.is_overdrawn() => self.fail(now),
             Mode::Trying { .. } if is_enough && is_faster => {
@@ -237,7 +277,7 @@ impl Switch {
                 self.forget_judged();
             }
             Mode::Trying { until } if self.judged >= JUDGED_MAX || now >= until => self.fail(now),
-            Mode::Held { .. } if is_enough && is_slower => self.fail(now),
+            Mode::Held { .. } if is_enough && is_slower || is_far_slower => self.fail(now),
             Mode::Held { .. } if self.judged >= JUDGED_MAX => self.forget_judged(),
             _ => {}
         }
@@ -312,9 +352,14 @@ impl Switch {
             Mode::Held { until } if now >= until => return Some(self.be_direct(now, LEARN_NS, true)),
             Mode::Trying { .. } | Mode::Held { .. } => {}
         }
-        self.is_new_to_it().then(|| Free {
-            until: now.after(1),
-            with_looks: false,
+        self.is_new_to_it().then(|| {
+            // Its kind is known only when it was looked at, which is to take no more than its part of the time.
+            let look_ns = self.last.map_or(0, |last| last.look_ns);
+            self.direct_until = now.after(look_ns.saturating_mul(TELLS).max(1));
+            Free {
+                until: self.direct_until,
+                with_looks: false,
+            }
         })
     }
 
@@ -331,16 +376,25 @@ impl Switch {
         }
         let direct_ns = |past: &Past| self.kinds.get(&past.kind).map_or(0, |kind| kind.direct_ns);
         let looked_up = self.recent.iter();
-        let looked_up = looked_up.filter_map(|past| Some((past.chunks.as_deref()?, direct_ns(past))));
-        let looked_up: Vec<(&[ChunkNo], u64)> = looked_up.collect();
+        let looked_up = looked_up.filter_map(|past| {
+            Some(Rung {
+                chunks: past.chunks.as_deref()?,
+                takes_ns: direct_ns(past),
+                look_ns: past.look_ns,
+            })
+        });
+        let looked_up: Vec<Rung<'_>> = looked_up.collect();
         if looked_up.len() < LOOKED_UP_MIN {
             return Some(self.be_direct(now, LEARN_NS, true));
         }
         let forecast = in_vram().forecast(&looked_up);
         let first_ns = forecast.first_ns.saturating_mul(self.dearer);
         let again_ns = forecast.again_ns.saturating_mul(self.dearer);
+        let looks_ns = forecast.looks_ns;
         // Nothing that could be loaded; or it takes more than can be gained; or nobody could tell what is gained.
-        let is_vain = first_ns + again_ns == 0 || again_ns + forecast.takes_ns / TELLS >= forecast.gains_ns;
+        let is_vain =
+            first_ns + again_ns == 0 || again_ns + looks_ns + forecast.takes_ns / TELLS >= forecast.gains_ns;
+        let first_ns = first_ns.saturating_add(looks_ns);
         if is_vain {
             let for_ns = self.longer_wait();
             return Some(self.be_direct(now, for_ns, false));
@@ -369,6 +423,7 @@ impl Switch {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::device::looks::Looks;
 
     /// A guest that does two kinds of work in turn, each with a set of four chunks, which takes `direct_ns` directly. Held, its set is loaded
     /// in `load_ns` the first time, and every time if the two do not fit together; then it takes `held_ns`.
@@ -377,6 +432,8 @@ mod tests {
         direct_ns: u64,
         held_ns: u64,
         load_ns: u64,
+        /// What it takes to look up what is used.
+        look_ns: u64,
         /// Chunks that it may have in VRAM.
         room: u32,
         /// Doorbells after which work is of another kind for good.
@@ -387,6 +444,7 @@ mod tests {
         direct_ns: 1_000_000,
         held_ns: 800_000,
         load_ns: 3_000_000,
+        look_ns: 0,
         room: 4,
         changes_after: u64::MAX,
     };
@@ -398,17 +456,25 @@ mod tests {
     impl Guest {
         /// Time that so many doorbells take, as a multiple of what they take directly, and how many found their set loaded.
         fn run(&self, doorbells: u64) -> (f64, u64) {
-            let (mut switch, mut now) = (Switch::default(), Tick(0));
+            let (mut switch, mut looks, mut now) = (Switch::default(), Looks::default(), Tick(0));
             // At first there is something else.
             let mut loaded: VecDeque<ChunkNo> = (1_000_000..1_000_000 + self.room).map(ChunkNo).collect();
             let (mut free, mut found) = (Free::default(), 0);
             for doorbell in 0..doorbells {
                 let kind = doorbell % 2 + doorbell / self.changes_after * 2;
                 let set = set(kind);
-                let is_looked_up = now >= free.until || free.with_looks;
-                switch.work(kind, now, is_looked_up.then_some(&set), false);
+                let waits = now >= free.until;
+                let is_looked_up = waits || free.with_looks && looks.may_look(now);
+                if is_looked_up && !waits {
+                    looks.end(1, self.look_ns);
+                }
+                let of = Found {
+                    chunks: &set,
+                    look_ns: self.look_ns,
+                };
+                switch.work(kind, now, is_looked_up.then_some(of), false);
                 let mut is_there = set.iter().all(|chunk| loaded.contains(chunk));
-                let mut took = 0;
+                let mut took = if is_looked_up { self.look_ns } else { 0 };
                 if !is_there && now >= free.until {
                     let in_vram = InVram {
                         chunk_bytes: 1 << 20,
@@ -417,7 +483,7 @@ mod tests {
                     match switch.free(now, || in_vram, false) {
                         Some(until) => free = until,
                         None => {
-                            took = self.load_ns;
+                            took += self.load_ns;
                             loaded.retain(|chunk| !set.contains(chunk));
                             loaded.extend(&set);
                             loaded.drain(..loaded.len() - self.room as usize);
@@ -451,6 +517,27 @@ mod tests {
     fn sets_that_throw_each_other_out_run_where_they_are() {
         let (took, found) = GUEST.run(5_000);
         assert!((took - 1.0).abs() < 1e-9 && found == 0, "{took:.3}, {found}");
+    }
+
+    /// Launches that take less time than it takes to find out what they use.
+    #[test]
+    fn work_that_is_shorter_than_a_look_is_left_alone() {
+        let guest = Guest {
+            direct_ns: 100_000,
+            held_ns: 20_000,
+            load_ns: 1_000_000,
+            look_ns: 500_000,
+            room: 8,
+            ..GUEST
+        };
+        let (took, found) = guest.run(20_000);
+        assert!(took < 1.08 && found == 0, "{took:.3}, {found}");
+        let (took, found) = Guest {
+            look_ns: 5_000,
+            ..guest
+        }
+        .run(20_000);
+        assert!(took < 0.5 && found > 10_000, "{took:.3}, {found}");
     }
 
     #[test]
@@ -508,12 +595,16 @@ mod tests {
     fn one_vm_tries_at_a_time_and_what_others_take_meanwhile_is_not_learnt() {
         let mut switch = Switch::default();
         let all = set(0);
+        let all = Found {
+            chunks: &all,
+            look_ns: 0,
+        };
         for at in 0..200 {
-            switch.work(0, Tick(at * 1_000_000), Some(&all), false);
+            switch.work(0, Tick(at * 1_000_000), Some(all), false);
         }
         let known = switch.clone();
-        switch.work(0, Tick(290_000_000), Some(&all), true);
-        switch.work(0, Tick(291_000_000), Some(&all), true);
+        switch.work(0, Tick(290_000_000), Some(all), true);
+        switch.work(0, Tick(291_000_000), Some(all), true);
         assert_eq!(switch.kinds, known.kinds);
         let in_vram = || InVram {
             chunk_bytes: 1 << 20,

@@ -27,7 +27,7 @@ fn chunks(places: &str) -> Chunks {
             },
         );
         if let Some(at) = place.to_digit(10) {
-            chunks.note_launched(no, Tick(at.into()));
+            chunks.note_launched(no, 1, Tick(at.into()));
         }
     }
     chunks
