@@ -79,3 +79,38 @@ pub(super) fn run(
     }
     Ok(pair)
 }
+
+#[cfg(test)]
+mod tests {
+    use vgpu::policy::PolicyName;
+
+    use super::*;
+    use crate::jobs::tests::Patient;
+    use crate::settings::Profile;
+    use crate::{KIB, MIB, SCALE};
+
+    /// Hundreds of launches, each shorter than the time that it takes to find out what it uses, and with parameters of its own.
+    const SHORT_LAUNCHES: Kernel = Kernel {
+        name: "heartwall",
+        footprint: 12 * MIB,
+        repeats: 1,
+    };
+
+    fn slower_ns(policy: PolicyName) -> f64 {
+        let chunk_bytes = 128 * KIB;
+        let mut config = Profile::Default.config(SCALE, chunk_bytes, 100 * MIB / SCALE, 1);
+        config.policy = policy;
+        let pair = run(SHORT_LAUNCHES, config, chunk_bytes, &Patient).expect("right results");
+        assert!(pair.moved[0] > 100, "nothing was short: {:?}", pair.moved);
+        pair.slower_ns() as f64
+    }
+
+    #[test]
+    fn looks_at_launches_take_their_part_of_the_time() {
+        let by_chance = slower_ns(PolicyName::Gpuswap);
+        for policy in [PolicyName::Adaptive, PolicyName::Gdm] {
+            let times = slower_ns(policy) / by_chance;
+            assert!(times < 1.25, "{policy} takes {times:.2} times as long as chance");
+        }
+    }
+}

@@ -295,8 +295,8 @@ impl Running {
             let entries = end - range.start;
             match lookup {
                 Lookup::Paid => looks.end(entries, look_ns),
-                Lookup::No => looks.pass(entries),
-                Lookup::Held => {}
+                Lookup::No if vgpu.chunks.spilled() > 0 => looks.pass(entries),
+                Lookup::No | Lookup::Held => {}
             }
             if vgpu.chunks.spilled() > 0 && !items.is_empty() {
                 self.observe(&Observation::Work {
