@@ -42,6 +42,49 @@ fn of_source(source: Source) -> Mask {
     }
 }
 
+/// Registers that results follow from, and whether they matter whatever becomes of the results.
+fn sources(instruction: Instruction) -> (Mask, bool) {
+    let a = mask(instruction.a(), 1);
+    let b = of_source(instruction.b());
+    match instruction.opcode() {
+        Opcode::Iadd
+        | Opcode::Iadd32i
+        | Opcode::Imul
+        | Opcode::Imul32i
+        | Opcode::Iscadd
+        | Opcode::Iscadd32i
+        | Opcode::Shl
+        | Opcode::Shr
+        | Opcode::Lop
+        | Opcode::Lop32i
+        | Opcode::Bfe
+        | Opcode::Imnmx
+        | Opcode::Sel
+        | Opcode::Icmp
+        | Opcode::Fcmp => (a | b, instruction.sets_flags()),
+        Opcode::Imad | Opcode::Imad32i => (a | b | of_source(instruction.c()), instruction.sets_flags()),
+        Opcode::Mov | Opcode::Mov32i | Opcode::I2i => (b, false),
+        Opcode::Isetp => (a | b, true),
+        Opcode::Ldc => (a, true),
+        Opcode::Ld
+        | Opcode::Ldu
+        | Opcode::St
+        | Opcode::RedU32
+        | Opcode::RedS32
+        | Opcode::RedF32
+        | Opcode::RedU64
+        | Opcode::AtomU32
+        | Opcode::AtomS32
+        | Opcode::AtomF32
+        | Opcode::Exch32
+        | Opcode::Cas32
+        | Opcode::AtomU64
+        | Opcode::Exch64
+        | Opcode::Cas64 => (mask(instruction.a(), 2), true),
+        _ => (0, false),
+    }
+}
+
 impl Effect {
     fn of(instruction: Instruction) -> Self {
         const ALL_LANES: u32 = 15;
@@ -52,45 +95,7 @@ impl Effect {
         let is_partial =
             matches!(opcode, Opcode::Mov | Opcode::Mov32i) && instruction.get(field::LANES) != ALL_LANES;
         let always = instruction.guard() == Guard::ALWAYS && !is_partial;
-        let a = mask(instruction.a(), 1);
-        let b = of_source(instruction.b());
-        let (sources, is_root) = match opcode {
-            Opcode::Iadd
-            | Opcode::Iadd32i
-            | Opcode::Imul
-            | Opcode::Imul32i
-            | Opcode::Iscadd
-            | Opcode::Iscadd32i
-            | Opcode::Shl
-            | Opcode::Shr
-            | Opcode::Lop
-            | Opcode::Lop32i
-            | Opcode::Bfe
-            | Opcode::Imnmx
-            | Opcode::Sel
-            | Opcode::Icmp
-            | Opcode::Fcmp => (a | b, instruction.sets_flags()),
-            Opcode::Imad | Opcode::Imad32i => (a | b | of_source(instruction.c()), instruction.sets_flags()),
-            Opcode::Mov | Opcode::Mov32i | Opcode::I2i => (b, false),
-            Opcode::Isetp => (a | b, true),
-            Opcode::Ldc => (a, true),
-            Opcode::Ld
-            | Opcode::Ldu
-            | Opcode::St
-            | Opcode::RedU32
-            | Opcode::RedS32
-            | Opcode::RedF32
-            | Opcode::RedU64
-            | Opcode::AtomU32
-            | Opcode::AtomS32
-            | Opcode::AtomF32
-            | Opcode::Exch32
-            | Opcode::Cas32
-            | Opcode::AtomU64
-            | Opcode::Exch64
-            | Opcode::Cas64 => (mask(instruction.a(), 2), true),
-            _ => (0, false),
-        };
+        let (sources, is_root) = sources(instruction);
         let has_effects = matches!(
             opcode,
             Opcode::Ldl

@@ -13,23 +13,26 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::ops::Range;
 
-use fermi_spec::addr::{GpuVa, LARGE_PAGE, PDE_SPAN, SMALL_PAGE};
+use fermi_spec::addr::SMALL_PAGE;
 use fermi_spec::bar::Bar;
 use fermi_spec::regs::PfifoReg;
 use fermi_spec::regs::pfifo::ChannelState;
-use kernel_sets::{Bound, Cache};
-use launches::{CopyMethods, GpuMemory, Item, Launch, Limits, Looked, Observer, Target, Unmapped, Work};
-use shadow_pt::{GuestDirectory, TableAt, TableRead, TableStore, Walk, WalkedPage, walk};
+use kernel_sets::Cache;
+use launches::{CopyMethods, Item, Limits, Looked, Observer, Work};
+use shadow_pt::GuestDirectory;
 
+use self::space::{Places, Sets, SpaceMemory};
 use super::Cx;
 use super::running::Running;
 use crate::device::tables::Reader;
 use crate::device::{SpaceId, Vgpu};
 use crate::event::{Action, Tick, Token, VmId};
 use crate::host::PhysChannel;
-use crate::memory::{ChunkNo, GuestPage};
+use crate::memory::GuestPage;
 use crate::policy::Observation;
 use crate::share::{CHANNEL_ASKED, PAGE_FETCHED};
+
+mod space;
 
 /// Entries that are looked at beyond those that the card has.
 const AHEAD: u64 = 16;
@@ -47,12 +50,6 @@ const SETS_KEPT: usize = 32;
 /// Times that a look is made once more because pages were missing, and pages that it may have read.
 const ROUNDS_MAX: u32 = 16;
 const PAGES_MAX: usize = 64;
-/// Most steps through tables in one look, whatever it finds. What lies beyond is not looked up.
-const STEPS_MAX: u32 = 8192;
-/// Most steps from a pointer to each end of the mapped run that holds it.
-const RUN_STEPS: u32 = 256;
-/// Addresses of a channel whose places are kept.
-const PLACES_MAX: usize = 512;
 /// Work for a step, for a unit of a look, and bytes of what an observer keeps that are copied for one.
 const STEP: u64 = 200;
 const UNIT: u64 = 20;
@@ -92,31 +89,6 @@ struct Watched {
     is_asked: bool,
     places: Places,
 }
-
-/// Where addresses were found, until the guest's tables are read anew.
-#[derive(Debug, Default)]
-struct Places {
-    synced_at: Option<Tick>,
-    runs: BTreeMap<u64, Range<u64>>,
-    chunks: BTreeMap<(u64, u64), BTreeSet<ChunkNo>>,
-}
-
-impl Places {
-    /// Those that hold still.
-    fn of(self, synced_at: Option<Tick>) -> Self {
-        let are_many = self.chunks.len() + self.runs.len() > PLACES_MAX;
-        match self.synced_at == synced_at && !are_many {
-            true => self,
-            false => Self {
-                synced_at,
-                ..Self::default()
-            },
-        }
-    }
-}
-
-/// Chunks by entry of a ring.
-type Sets = BTreeMap<u64, BTreeSet<ChunkNo>>;
 
 /// How a look went.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -278,36 +250,49 @@ impl Running {
                 Looked::Done => (Look::Done, range.end),
                 Looked::More => (Look::GoesOn, range.start),
             };
-            let Some(work) = vgpu.work.channels.get_mut(&v) else {
-                return look;
-            };
-            let chunks = for_chunks.then(|| sets.values().flatten().copied().collect::<BTreeSet<_>>());
-            let given = work.looked(end, sets);
-            let at = work.rang_at();
-            let looks = &mut vgpu.work.looks;
-            let launches = match lookup {
-                Lookup::Paid => looks.stands_for(),
-                Lookup::Held | Lookup::No => 1,
-            };
-            for chunk in given.into_iter().flatten() {
-                vgpu.chunks.note_launched(chunk, launches, cx.now);
-            }
-            let entries = end - range.start;
-            match lookup {
-                Lookup::Paid => looks.end(entries, look_ns),
-                Lookup::No if vgpu.chunks.spilled() > 0 => looks.pass(entries),
-                Lookup::No | Lookup::Held => {}
-            }
-            if vgpu.chunks.spilled() > 0 && !items.is_empty() {
-                self.observe(&Observation::Work {
-                    vm,
-                    kind: kind_of(&items),
-                    at,
-                    chunks: chunks.as_ref(),
-                    look_ns,
-                });
-            }
+            self.note_found(vm, v, (range.start..end, sets, &items), (lookup, look_ns), cx.now);
             return look;
+        }
+    }
+
+    /// A look at entries has ended.
+    fn note_found(
+        &mut self,
+        vm: VmId,
+        v: u8,
+        (entries, sets, items): (Range<u64>, Sets, &[Item]),
+        (lookup, look_ns): (Lookup, u64),
+        now: Tick,
+    ) {
+        let Some(vgpu) = self.vms.get_mut(&vm) else { return };
+        let Some(work) = vgpu.work.channels.get_mut(&v) else {
+            return;
+        };
+        let all = || sets.values().flatten().copied().collect::<BTreeSet<_>>();
+        let chunks = (lookup != Lookup::No).then(all);
+        let given = work.looked(entries.end, sets);
+        let at = work.rang_at();
+        let (looks, is_short) = (&mut vgpu.work.looks, vgpu.chunks.spilled() > 0);
+        let launches = match lookup {
+            Lookup::Paid => looks.stands_for(),
+            Lookup::Held | Lookup::No => 1,
+        };
+        for chunk in given.into_iter().flatten() {
+            vgpu.chunks.note_launched(chunk, launches, now);
+        }
+        match lookup {
+            Lookup::Paid => looks.end(entries.end - entries.start, look_ns),
+            Lookup::No if is_short => looks.pass(entries.end - entries.start),
+            Lookup::No | Lookup::Held => {}
+        }
+        if is_short && !items.is_empty() {
+            self.observe(&Observation::Work {
+                vm,
+                kind: kind_of(items),
+                at,
+                chunks: chunks.as_ref(),
+                look_ns,
+            });
         }
     }
 
@@ -466,146 +451,4 @@ fn look_once(
         missing,
     };
     (found, work_done)
-}
-
-/// Memory of a channel's space, as its guest's tables show it.
-struct SpaceMemory<'a> {
-    reader: Reader<'a>,
-    directory: GuestDirectory,
-    /// Walks through tables so far.
-    steps: u32,
-    /// Pages that bytes were read from.
-    pages: BTreeMap<u64, TableAt>,
-    places: Places,
-}
-
-impl GpuMemory for SpaceMemory<'_> {
-    fn read(&mut self, at: GpuVa, bytes: &mut [u8]) -> Result<(), Unmapped> {
-        let within = at.0 % SMALL_PAGE;
-        let target = match self.pages.get(&(at.0 - within)) {
-            Some(page) => page.offset(within),
-            None => {
-                let start = self.page(at.0 - within).map_err(|_| Unmapped)?;
-                self.pages.insert(at.0 - within, start.target);
-                start.target.offset(within)
-            }
-        };
-        match self.reader.read(target, bytes) {
-            TableRead::Done => Ok(()),
-            TableRead::Missing | TableRead::Outside => Err(Unmapped),
-        }
-    }
-}
-
-impl SpaceMemory<'_> {
-    /// The page at an address, or the first address behind it where there may be one.
-    fn page(&mut self, at: u64) -> Result<WalkedPage, u64> {
-        self.steps += 1;
-        match walk(self.directory, GpuVa(at), &mut self.reader) {
-            Walk::Page(page) => Ok(page),
-            Walk::NoTable | Walk::BeyondLimit => Err((at | (PDE_SPAN - 1)) + 1),
-            Walk::TableTooShort | Walk::NotPresent | Walk::Peer | Walk::InvalidKind | Walk::Missing(_) => {
-                Err((at | (SMALL_PAGE - 1)) + 1)
-            }
-        }
-    }
-
-    /// Steps that may be taken to one end of a run.
-    fn run_steps(&self) -> u32 {
-        RUN_STEPS.min(STEPS_MAX.saturating_sub(self.steps))
-    }
-
-    /// The mapped run of addresses that holds a pointer, as far as it is looked for.
-    fn run(&mut self, at: u64) -> Range<u64> {
-        let (mut start, mut end) = (at, at);
-        for _ in 0..self.run_steps() {
-            let Ok(page) = self.page(end) else { break };
-            end += page.bytes_left;
-        }
-        for _ in 0..self.run_steps() {
-            let Some(before) = start.checked_sub(1) else { break };
-            let (large, small) = (before & !(LARGE_PAGE - 1), before & !(SMALL_PAGE - 1));
-            start = match self.page(large) {
-                Ok(page) if page.bytes_left == LARGE_PAGE => large,
-                _ if self.page(small).is_ok() => small,
-                _ => break,
-            };
-        }
-        start..end
-    }
-
-    /// Chunks that work will use, by entry. `first` is the number of the observer's first one.
-    fn sets(&mut self, items: &[Item], first: u64) -> Sets {
-        let mut sets = Sets::new();
-        for item in items {
-            let ranges = self.ranges_of(&item.work);
-            if !ranges.is_empty() {
-                self.add_chunks(ranges, sets.entry(first + item.entry).or_default());
-            }
-        }
-        sets
-    }
-
-    /// Addresses that work will use, as far as they are known: of launches and copies.
-    fn ranges_of(&mut self, work: &Work) -> Vec<Range<u64>> {
-        match work {
-            Work::Launch(launch) => self.ranges_of_launch(launch),
-            Work::Copy(copy) => {
-                let sides = copy.from.iter().chain([&copy.to]);
-                sides.map(Target::bytes).collect()
-            }
-            Work::Grid(_) | Work::Release { .. } | Work::Acquire { .. } | Work::Wait | Work::Opaque(_) => {
-                Vec::new()
-            }
-        }
-    }
-
-    fn ranges_of_launch(&mut self, launch: &Launch) -> Vec<Range<u64>> {
-        let mut ranges: Vec<Range<u64>> = launch.fetches.clone();
-        ranges.extend(launch.scratch.clone());
-        for access in &launch.sets.accesses {
-            let range = match (access.bound, access.root) {
-                (Bound::Space, _) => continue,
-                (Bound::Run, Some(root)) => {
-                    let known = self.places.runs.get(&root.address).cloned();
-                    let run = known.unwrap_or_else(|| self.run(root.address));
-                    self.places.runs.insert(root.address, run.clone());
-                    access.within(|_| Some(run.clone()))
-                }
-                _ => access.bytes.clone(),
-            };
-            ranges.push(range);
-        }
-        ranges
-    }
-
-    /// Adds the chunks that lie at addresses, as far as [`STEPS_MAX`] leads.
-    fn add_chunks(&mut self, ranges: Vec<Range<u64>>, chunks: &mut BTreeSet<ChunkNo>) {
-        for range in ranges {
-            let key = (range.start, range.end);
-            if let Some(known) = self.places.chunks.get(&key) {
-                chunks.extend(known);
-                continue;
-            }
-            let found = self.chunks_at(range);
-            chunks.extend(&found);
-            self.places.chunks.insert(key, found);
-        }
-    }
-
-    fn chunks_at(&mut self, range: Range<u64>) -> BTreeSet<ChunkNo> {
-        let (mut chunks, mut at) = (BTreeSet::new(), range.start);
-        while at < range.end && self.steps < STEPS_MAX {
-            at = match self.page(at) {
-                Ok(page) => {
-                    if let TableAt::Vram(target) = page.target {
-                        chunks.extend(self.reader.chunks.of(target));
-                    }
-                    at + page.bytes_left
-                }
-                Err(next) => next,
-            };
-        }
-        chunks
-    }
 }
