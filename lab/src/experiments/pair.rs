@@ -101,7 +101,7 @@ mod tests {
         let mut config = Profile::Default.config(SCALE, chunk_bytes, 100 * MIB / SCALE, 1);
         config.policy = policy;
         let pair = run(SHORT_LAUNCHES, config, chunk_bytes, &Patient).expect("right results");
-        assert!(pair.moved[0] > 100, "nothing was short: {:?}", pair.moved);
+        assert!(pair.moved[0] > 50, "nothing was short: {:?}", pair.moved);
         pair.slower_ns() as f64
     }
 
@@ -110,7 +110,7 @@ mod tests {
         let by_chance = slower_ns(PolicyName::Gpuswap);
         for policy in [PolicyName::Adaptive, PolicyName::Gdm] {
             let times = slower_ns(policy) / by_chance;
-            assert!(times < 1.25, "{policy} takes {times:.2} times as long as chance");
+        assert!(times < 1.25, "{policy} takes {times:.2} times as long as chance");
         }
     }
 }
