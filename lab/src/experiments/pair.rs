@@ -110,7 +110,7 @@ mod tests {
         let by_chance = slower_ns(PolicyName::Gpuswap);
         for policy in [PolicyName::Adaptive, PolicyName::Gdm] {
             let times = slower_ns(policy) / by_chance;
-        assert!(times < 1.25, "{policy} takes {times:.2} times as long as chance");
+            assert!(times < 1.25, "{policy} takes {times:.2} times as long as chance");
         }
     }
 }
