@@ -1,7 +1,7 @@
 //! What an analysis takes: `cargo bench -p kernel_sets`.
 //!
 //! Launches of our own kernels as they come from a channel, each with parameters of its own, so that no analysis is known; beside them a
-//! launch that the cache knows. The second table has the time of one unit of work, which is what a broker charges a VM for.
+//! launch that the cache knows, and a program that is to be dear. The second table has the time of one unit of work, which is what a broker charges a VM for.
 
 #[path = "../../../integration/benches/pairs/mod.rs"]
 mod pairs;
@@ -9,6 +9,7 @@ mod pairs;
 use std::hint::black_box;
 use std::time::Instant;
 
+use fermi_spec::isa::assembler::assemble;
 use kernel_sets::{Bank, Cache, Kernel, Limits, analyse};
 use kernels::{Gpu, Launch, Stopped};
 use pairs::{Measure, Mode, Table, Way};
@@ -92,6 +93,37 @@ impl Gpu for Plan {
     }
 }
 
+/// A guest's attempt to make a unit of work dear: all registers matter and change in each of nested loops.
+fn hostile() -> Vec<Asked> {
+    use std::fmt::Write as _;
+    let mut text = String::new();
+    let mut line = |line: std::fmt::Arguments<'_>| writeln!(text, "{line}").expect("a string takes it");
+    let registers = 0..60;
+    for depth in 0..4 {
+        line(format_args!("loop{depth}:"));
+    }
+    for depth in (0..4).rev() {
+        for register in registers.clone() {
+            line(format_args!(
+                "$p0 add b32 $r{register} $r{register} 0x{:x}",
+                4 << depth
+            ));
+        }
+        line(format_args!("set $p0 0x1 ge u32 $r{depth} c0[0x30]"));
+        line(format_args!("$p0 bra #loop{depth}"));
+    }
+    for register in registers {
+        line(format_args!("ld b32 $r61 ca g[$r{register}]"));
+    }
+    line(format_args!("exit"));
+    vec![Asked {
+        code: assemble(&text).expect("it is a program").words,
+        bank: vec![Some(0x1000); BANK_WORDS],
+        grid: [64, 1, 1],
+        block: [128, 1, 1],
+    }]
+}
+
 fn launches_of(name: &str) -> Vec<Asked> {
     let instance = kernels::make(name, FOOTPRINT).expect("a kernel of the list");
     let mut plan = Plan::default();
@@ -111,7 +143,8 @@ fn main() {
     if mode == Mode::List {
         return;
     }
-    let plans: Vec<(&str, Vec<Asked>)> = NAMES.iter().map(|name| (*name, launches_of(name))).collect();
+    let mut plans: Vec<(&str, Vec<Asked>)> = NAMES.iter().map(|name| (*name, launches_of(name))).collect();
+    plans.push(("hostile", hostile()));
     let known = &plans[NAMES.len() - 1].1;
     let mut cache = Cache::new(LAUNCHES_MAX);
     let mut ask_cache = || {
