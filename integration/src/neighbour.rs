@@ -25,6 +25,7 @@ use anyhow::{Context as _, Result, bail};
 use broker::{Broker, SocketAccess, VmSocket, VmStats};
 use card::CardConfig;
 use fermi_spec::board::Board;
+use vgpu::policy::PolicyName;
 use vgpu::{GpuConfig, Quota, VmConfig};
 use vramd::host::{CardChoice, HostSetup, start_broker};
 
@@ -37,6 +38,8 @@ const MIB: u64 = 1 << 20;
 const CARD_VRAM: u64 = 128 * MIB;
 const GUEST_VRAM: u64 = 96 * MIB;
 const HOST_RAM: u64 = 2048 * MIB;
+/// VRAM of a VM that is to be short of it.
+const LITTLE: u64 = 4 * MIB;
 /// RAM that a VM may map: an attack wants a GiB of it.
 const GUEST_RAM: u64 = 2048 * MIB;
 /// GPU time that the watchdog gives. The software card takes a hundred times as long for a full grid as a card would.
@@ -105,6 +108,23 @@ impl Host {
     /// # Errors
     /// The broker does not start.
     pub fn with_vram(vram_bytes: u64, guest_vram: u64) -> Result<Self> {
+        Self::with_policy((vram_bytes, guest_vram), PolicyName::default(), Quota::default())
+    }
+
+    /// One whose policy looks at launches of VMs with memory in host RAM, as the others soon have.
+    ///
+    /// # Errors
+    /// The broker does not start.
+    pub fn looking(policy: PolicyName) -> Result<Self> {
+        let quota = Quota {
+            max: LITTLE,
+            ..Quota::default()
+        };
+        Self::with_policy((CARD_VRAM, GUEST_VRAM), policy, quota)
+    }
+
+    /// `others`: the quota of those that are not the victim.
+    fn with_policy((vram_bytes, guest_vram): (u64, u64), policy: PolicyName, others: Quota) -> Result<Self> {
         let folder = tempfile::tempdir().context("cannot create a folder for sockets")?;
         // Attackers are promised what they attack with, so that it is not the broker's bound of loans that stops them.
         let socket = |name: &str, channels: u32| {
@@ -114,7 +134,7 @@ impl Host {
                 chunk_bytes: 2 * MIB,
                 ram: GUEST_RAM,
                 channels,
-                quota: Quota::default(),
+                quota: if name == VICTIM { Quota::default() } else { others },
             };
             VmSocket::bind(&folder.path().join(name), &SocketAccess::default(), config)
         };
@@ -129,6 +149,7 @@ impl Host {
                 host_ram: HOST_RAM,
                 seed: 1,
                 watchdog_ns: WATCHDOG_NS,
+                policy,
                 ..GpuConfig::default()
             },
             firmware: None,

@@ -54,6 +54,12 @@ const EMPTY_SUBCHANNEL: u8 = 6;
 /// Rests after a launch, about half a second.
 const LAUNCH_RESTS: u32 = 5_000;
 
+/// Of launches that are dear to look at: channels, registers, loops, and windows that differ.
+const DEAR_CHANNELS: u8 = 8;
+const REGISTERS: u32 = 60;
+const LOOPS: u32 = 4;
+const WINDOWS: u32 = 200;
+
 /// Something that is done to a neighbour.
 #[derive(Clone, Copy, Debug)]
 pub struct Attack {
@@ -79,6 +85,9 @@ pub const ATTACKS: [Attack; 14] = [
     attack("windows that change all they show", windows),
     attack("doorbells of all channels in memory", doorbells),
 ];
+
+/// What is tried at a broker that looks at launches ([`Host::looking`](super::Host::looking)).
+pub const AT_LOOKS: [Attack; 1] = [attack("launches that are dear to look at", dear_launches)];
 
 const fn attack(name: &'static str, run: Code) -> Attack {
     Attack { name, run }
@@ -251,6 +260,56 @@ fn short_grids(place: &Place) -> Result<()> {
         while !place.is_over() {
             let sequence = rig.submit_with_release(bus, 1, &words);
             rest(bus, place, &rig, &[(1, sequence)]);
+            place.meter.count_block();
+        }
+    })
+}
+
+/// Launches that end at once and take as long to analyse as any: all registers matter, and change in each of nested loops. Each has a
+/// window of its own for shared memory, so that none is known, and memory of the VM's is in host RAM, so that all are looked at.
+fn dear_launches(place: &Place) -> Result<()> {
+    static PROGRAM: LazyLock<Program> = LazyLock::new(|| {
+        // Time does not go back, but who could tell?
+        let mut lines: Vec<String> = [
+            "mov b32 $r61 $clock",
+            "mov b32 $r62 $clock",
+            "set $p1 0x1 le u32 $r61 $r62",
+            "$p1 exit",
+        ]
+        .map(str::to_owned)
+        .to_vec();
+        lines.extend((0..LOOPS).map(|depth| format!("loop{depth}:")));
+        for depth in (0..LOOPS).rev() {
+            let changes = (0..REGISTERS)
+                .map(|register| format!("add b32 $r{register} $r{register} 0x{:x}", 4 << depth));
+            lines.extend(changes);
+            lines.push(format!("set $p0 0x1 ne u32 $r{depth} 0x0"));
+            lines.push(format!("$p0 bra #loop{depth}"));
+        }
+        lines.extend((0..REGISTERS).map(|register| format!("ld b32 $r61 ca g[$r{register}]")));
+        lines.push("exit".to_owned());
+        assemble(&lines.join("\n")).expect("text of ours")
+    });
+    as_guest(place, Bar1::ByMessages, |bus, place| {
+        let mut rig = computing(bus, DEAR_CHANNELS);
+        put_program(bus, &PROGRAM);
+        // More than it may have in VRAM.
+        rig.fill(bus, 1, 1, DATA_BYTES);
+        let mut windows = (1..=WINDOWS).cycle();
+        while !place.is_over() {
+            let sequences: Vec<_> = (1..=DEAR_CHANNELS)
+                .map(|channel| {
+                    let launch = Launch {
+                        shared_window: windows.next().unwrap_or(1) << 24,
+                        ..one_warp(&PROGRAM)
+                    };
+                    (
+                        channel,
+                        rig.submit_with_release(bus, channel, &launch_words(&launch)),
+                    )
+                })
+                .collect();
+            rest(bus, place, &rig, &sequences);
             place.meter.count_block();
         }
     })
