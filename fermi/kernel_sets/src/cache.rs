@@ -104,8 +104,7 @@ fn constant(kernel: &Kernel<'_>, (bank, offset): Word) -> Option<u32> {
 }
 
 impl Cache {
-    /// An empty one that keeps so many launches; each takes some kilobytes and its constants. It keeps no more programs than that, and
-    /// [`PROGRAMS_MAX`] at most.
+    /// An empty one that keeps so many launches; each takes some kilobytes and its constants. It keeps as many programs, but 32 at most.
     pub fn new(entries_max: usize) -> Self {
         Self {
             entries: BTreeMap::new(),
