@@ -137,7 +137,7 @@ pub enum Proposal {
         vm: VmId,
         /// When the next one that lacks memory waits again.
         until: Tick,
-        /// What launches use is looked up meanwhile too ([`Observation::Work`]).
+        /// What launches use is looked up meanwhile too ([`Observation::Work`]), for a 32nd of the time at most.
         with_looks: bool,
     },
     /// Demanded chunks get host RAM instead of VRAM. Nothing is copied: they hold nothing yet.
