@@ -102,6 +102,21 @@ pub enum PciHostError {
         /// Class, subclass, programming interface.
         class: u32,
     },
+    /// Neither the function nor another of its IOMMU group is a GF100 card.
+    #[error(
+        "{at} is {vendor:04x}:{device:04x} of class {class:06x}: neither it nor a function of its IOMMU group is a GF100 card, and vramd \
+         takes no other device from the host"
+    )]
+    NotOfACard {
+        /// Address of the function.
+        at: PciAddress,
+        /// PCI vendor id.
+        vendor: u16,
+        /// PCI device id.
+        device: u16,
+        /// Class, subclass, programming interface.
+        class: u32,
+    },
     /// Another driver has the function, or none.
     #[error("{at} is bound to {driver}, not to {VFIO_DRIVER}: vramd bind {at}")]
     WrongDriver {
@@ -249,6 +264,27 @@ impl PciFunction {
         Ok(board)
     }
 
+    /// Whether it is a GF100 card, or shares its IOMMU group with one, which then no program could have without it.
+    pub fn check_is_of_a_card(&self) -> Result<(), PciHostError> {
+        let peers = match self.group {
+            Some(_) => self.group_peers()?,
+            None => Vec::new(),
+        };
+        let is_of_a_card = [self]
+            .into_iter()
+            .chain(&peers)
+            .any(|function| function.board().is_some());
+        match is_of_a_card {
+            true => Ok(()),
+            false => Err(PciHostError::NotOfACard {
+                at: self.at,
+                vendor: self.vendor,
+                device: self.device,
+                class: self.class,
+            }),
+        }
+    }
+
     /// Takes it from its driver and gives it to `driver`, or to the one that the host would choose.
     ///
     /// The override is written first, so that no other driver takes it in between.
@@ -386,6 +422,32 @@ mod tests {
         let loose = host(&[(CARD, VENDOR, GTX480, VGA, Some(VFIO_DRIVER), None)]);
         let loose = check(&loose).unwrap_err().to_string();
         assert!(loose.contains("IOMMU"), "{loose}");
+    }
+
+    #[test]
+    fn device_of_the_host_is_not_taken_for_a_card() {
+        let card = (CARD, VENDOR, GTX480, VGA, Some("nouveau"), Some(3));
+        let audio = (AUDIO, VENDOR, 0x0be5, 0x04_0300, Some("snd_hda_intel"), Some(3));
+        let disk = "0000:00:01.0";
+        let root = host(&[
+            card,
+            audio,
+            (disk, 0x1af4, 0x1001, 0x01_0000, Some("virtio-pci"), Some(4)),
+        ]);
+        // The kernel's links lead to folders with all members.
+        let group = root.path().join("kernel/iommu_groups/3");
+        assert_eq!(fs::read_dir(group.join("devices")).unwrap().count(), 2);
+        let check = |at: &str| {
+            let function = PciFunction::find_below(root.path(), at.parse().unwrap());
+            function.unwrap().check_is_of_a_card()
+        };
+        check(CARD).unwrap();
+        check(AUDIO).unwrap();
+        let refusal = check(disk).unwrap_err().to_string();
+        assert!(
+            refusal.contains("1af4:1001") && refusal.contains("takes no other device"),
+            "{refusal}"
+        );
     }
 
     #[test]

@@ -19,6 +19,7 @@ pub(super) fn bind(arguments: &Arguments) -> anyhow::Result<u8> {
     if function.driver.as_deref() == Some(VFIO_DRIVER) {
         return tell(&format!("{} is bound to {VFIO_DRIVER} already", function.at));
     }
+    function.check_is_of_a_card()?;
     let after = rebind(&function, Some(VFIO_DRIVER))?;
     if after.driver.as_deref() != Some(VFIO_DRIVER) {
         bail!(
