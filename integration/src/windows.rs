@@ -12,9 +12,9 @@ use fermi_spec::regs::{PRAMIN_BASE, PRAMIN_BYTES, PbusReg};
 use guests::GuestBus as _;
 use sim_host::bus::SimBus;
 use sim_host::world::Mapped;
-use vgpu::{Event, MoveCause, Notice, Quota, Reply, Request, VmAudit, VmId};
+use vgpu::{Bus, Event, GpuConfig, MoveCause, Notice, Quota, Reply, Request, VmAudit, VmId};
 
-use crate::bench::Bench;
+use crate::bench::{Bench, gpu_config, vm_config};
 use crate::checkers::Violation;
 use crate::rig::{self, DATA, DATA_VA, RAM_VA, Rig};
 
@@ -25,10 +25,10 @@ const MIB: u64 = 1 << 20;
 const PAGE: u64 = 4096;
 const DATA_BYTES: u64 = 4 * MIB;
 const SEED: u64 = 11;
-/// Of BAR3: its instance block, directory and small-page table, in VRAM that the rig leaves alone.
-const BAR3_INSTANCE: u64 = 0x30_0000;
-const BAR3_DIRECTORY: u64 = 0x31_0000;
-const BAR3_TABLE: u64 = 0x32_0000;
+/// Of BAR3: its instance block, directory and small-page table, in VRAM that the rig leaves alone. A PRAMIN that shows them shows no data.
+const BAR3_INSTANCE: u64 = 0x29_0000;
+const BAR3_DIRECTORY: u64 = 0x2a_0000;
+const BAR3_TABLE: u64 = 0x2c_0000;
 /// Where the GPU's copies are read back.
 const BACK_GPA: u64 = 14 * MIB;
 /// A page of the data in the middle of a frame.
@@ -42,8 +42,14 @@ struct Host {
 }
 
 impl Host {
-    fn new() -> Self {
-        let mut bench = Bench::new(48, &[16]);
+    /// On a card whose maps of host memory pin it, or not.
+    fn new(pins: bool) -> Self {
+        let bus = Bus {
+            pins,
+            ..Bus::default()
+        };
+        let config = GpuConfig { bus, ..gpu_config() };
+        let mut bench = Bench::with(48, config, &[vm_config(16)]);
         bench.world.let_windows(VM, Mapped::All);
         let messages = Arc::new(AtomicU64::new(0));
         let counted = Arc::clone(&messages);
@@ -106,6 +112,13 @@ impl Host {
         self.bench.count_notices(is_shown)
     }
 
+    /// Moves of chunks so far, and how often channels stood still for one.
+    fn moves(&self) -> (usize, usize) {
+        let moved = |notice: &Notice| matches!(notice, Notice::Moved { chunks: 1.., .. });
+        let paused = |notice: &Notice| matches!(notice, Notice::Suspended { .. });
+        (self.bench.count_notices(moved), self.bench.count_notices(paused))
+    }
+
     fn end(self) -> Result<(), Violation> {
         match self.messages.load(Relaxed) {
             0 => self.bench.world.watch.laws.held(),
@@ -138,9 +151,13 @@ struct Shown(Rig);
 
 impl Shown {
     fn start(bus: &mut SimBus) -> Result<Self, String> {
-        let mut rig = Rig::start(bus, DATA_BYTES);
+        Self::with(bus, DATA_BYTES)
+    }
+
+    fn with(bus: &mut SimBus, data_bytes: u64) -> Result<Self, String> {
+        let mut rig = Rig::start(bus, data_bytes);
         rig.open(bus, 0);
-        if !rig.fill(bus, 0, SEED, DATA_BYTES) {
+        if !rig.fill(bus, 0, SEED, data_bytes) {
             return Err("the data cannot be written".to_owned());
         }
         translate(
@@ -210,8 +227,8 @@ fn equal(who: &str, found: u32, wanted: u32) -> Result<(), String> {
 /// # Errors
 ///
 /// Says whose bytes were lost.
-pub fn page_that_the_gpu_uses_is_shown_and_stays_the_same() -> Result<(), Violation> {
-    let mut host = Host::new();
+pub fn page_that_the_gpu_uses_is_shown_and_stays_the_same(pins: bool) -> Result<(), Violation> {
+    let mut host = Host::new(pins);
     let mut guest = host.run(Shown::start)?;
     let pramin = u64::from(PRAMIN_BASE);
     for round in 0..3_u32 {
@@ -258,8 +275,8 @@ pub fn page_that_the_gpu_uses_is_shown_and_stays_the_same() -> Result<(), Violat
 /// # Errors
 ///
 /// Says which entry did not count.
-pub fn table_that_is_stored_to_unseen_counts_at_the_next_flush() -> Result<(), Violation> {
-    let mut host = Host::new();
+pub fn table_that_is_stored_to_unseen_counts_at_the_next_flush(pins: bool) -> Result<(), Violation> {
+    let mut host = Host::new(pins);
     let mut guest = host.run(Shown::start)?;
     host.run(move |bus| {
         // The table of the data, through BAR3 and left there.
@@ -281,13 +298,53 @@ pub fn table_that_is_stored_to_unseen_counts_at_the_next_flush() -> Result<(), V
     host.end()
 }
 
+/// Pages that the GPU does not reach are shown though the rest of their chunk is busy: the chunk stays in VRAM, and no channel stands still.
+///
+/// # Errors
+///
+/// Says what was not shown, or what it cost.
+pub fn pages_beside_busy_data_are_shown_and_nobody_stands_still(pins: bool) -> Result<(), Violation> {
+    let mut host = Host::new(pins);
+    // Half of the second chunk is nobody's.
+    let mut guest = host.run(|bus| {
+        let guest = Shown::with(bus, 3 * MIB)?;
+        // The rig has looked at its data through PRAMIN.
+        rig::write(bus, PbusReg::PraminBase, 0);
+        Ok(guest)
+    })?;
+    host.move_out_and_back();
+    let (beside, before) = (DATA + 3 * MIB, host.moves());
+    for round in 0..4_u64 {
+        guest = host.run(move |bus| {
+            for i in 0..3 {
+                let place = 8 * round + 2 * i;
+                Shown::map(bus, place, Some(beside + place * PAGE));
+                Shown::flush(bus);
+                bus.write32(Bar::Bar3, place * PAGE, 0x5000 + place as u32);
+            }
+            let last = bus.read32(Bar::Bar3, (8 * round + 4) * PAGE);
+            equal("BAR3", last, 0x5000 + 8 * round as u32 + 4)?;
+            guest.gpu_stores(bus, DATA + 2 * MIB, round as u32)?;
+            equal("the GPU", guest.gpu_loads(bus, DATA + 2 * MIB)?, round as u32)?;
+            Ok(guest)
+        })?;
+    }
+    let (moves, pauses) = host.moves();
+    if (moves, pauses) != before {
+        return Err(Violation(format!(
+            "{before:?} moves and pauses became {moves} and {pauses} to show pages that nobody uses"
+        )));
+    }
+    host.end()
+}
+
 /// A device that is reset shows nothing, its memory is zero, and its windows show it again when they are told to.
 ///
 /// # Errors
 ///
 /// Says what was left.
-pub fn reset_takes_the_windows_back() -> Result<(), Violation> {
-    let mut host = Host::new();
+pub fn reset_takes_the_windows_back(pins: bool) -> Result<(), Violation> {
+    let mut host = Host::new(pins);
     let guest = host.run(Shown::start)?;
     host.run(move |bus| {
         Shown::map(bus, 7, Some(SHOWN));
@@ -318,8 +375,8 @@ pub fn reset_takes_the_windows_back() -> Result<(), Violation> {
 /// # Errors
 ///
 /// Says what was shown, or not.
-pub fn pages_in_many_pieces_are_shown() -> Result<(), Violation> {
-    let mut host = Host::new();
+pub fn pages_in_many_pieces_are_shown(pins: bool) -> Result<(), Violation> {
+    let mut host = Host::new(pins);
     let mut guest = host.run(Shown::start)?;
     host.run(move |bus| {
         let place = |i: u64| 16 + 2 * i;

@@ -36,6 +36,10 @@ faults! {
     RedirectSkipsSlot,
     /// A page that a mapped window shows no more still lives at its place there.
     WindowPageKept,
+    /// A page changes its place between image and window file while a map of the card pins it.
+    PinnedPageChanged,
+    /// What reaches an image runs on while its map is made anew.
+    StandingStopsNobody,
     /// What a client stores to a page of tables through a mapped window is taken for seen.
     WindowStoreUnseen,
     /// Of doorbells that are found in memory at once only the first is rung.

@@ -101,7 +101,7 @@ fn look(seed: u64) -> Option<(&'static str, String)> {
         5 => contenders::engine_is_shared_by_weight(),
         6 => crowd::all_channels_of_two_vms_work(),
         7 => tables::table_that_the_gpu_writes_stays_where_it_is(),
-        8 => windows::bar1::doorbells_in_memory_are_rung(),
+        8 => windows::bar1::doorbells_in_memory_are_rung(false),
         _ => Ok(()),
     });
     let outcome = outcome.map(|result| result.err().map(|violation| violation.0));

@@ -93,9 +93,9 @@ pub(super) fn card(seed: u64, is_noisy: bool, rng: &mut ChaCha8Rng) -> (u64, Gpu
     (vram, config)
 }
 
-/// Whether the client of a VM maps its windows: every second does, where a page of an image may be replaced under the card.
+/// Whether the client of a VM maps its windows: every second does.
 fn maps_windows(config: &GpuConfig, vm: VmId) -> bool {
-    !config.bus.pins && (config.seed >> 3 ^ u64::from(vm.0)) & 1 == 0
+    (config.seed >> 3 ^ u64::from(vm.0)) & 1 == 0
 }
 
 /// Has the client of an attached VM map its windows, if it does.

@@ -45,8 +45,8 @@ fn pages_of_data(host: &Host) -> Result<u64, Violation> {
 /// # Errors
 ///
 /// Says whose bytes were lost, or what is left of the window.
-pub fn data_that_is_shown_stays_the_same_and_goes_back_to_its_chunk() -> Result<(), Violation> {
-    let mut host = Host::new();
+pub fn data_that_is_shown_stays_the_same_and_goes_back_to_its_chunk(pins: bool) -> Result<(), Violation> {
+    let mut host = Host::new(pins);
     let mut guest = host.run(|bus| {
         translate(bus, PbusReg::Bar1Block, [INSTANCE, DIRECTORY, TABLE]);
         Shown::start(bus)
@@ -90,8 +90,8 @@ pub fn data_that_is_shown_stays_the_same_and_goes_back_to_its_chunk() -> Result<
 /// # Errors
 ///
 /// Says which submission was lost, or what USERD shows.
-pub fn doorbells_in_memory_are_rung() -> Result<(), Violation> {
-    let mut host = Host::new();
+pub fn doorbells_in_memory_are_rung(pins: bool) -> Result<(), Violation> {
+    let mut host = Host::new(pins);
     let mut rig = host.run(|bus| {
         let mut rig = Rig::start(bus, super::DATA_BYTES);
         (0..3).for_each(|channel| rig.open(bus, channel));

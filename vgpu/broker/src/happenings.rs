@@ -215,13 +215,7 @@ impl HappeningLog {
                 waited_for,
             } => {
                 let others: Vec<_> = waited_for.iter().filter_map(|vm| name(*vm)).collect();
-                let mut text = "an access waited for memory".to_owned();
-                if !others.is_empty() {
-                    text += &format!(" that {} gave", others.join(", "));
-                }
-                if *in_host_ram > 0 {
-                    text += &format!("; {in_host_ram} chunks had to go to host RAM");
-                }
+                let text = waited(&others, *in_host_ram);
                 Happening {
                     bytes: self.asked.remove(vm),
                     took_ns: Some(*waited_ns),
@@ -231,7 +225,8 @@ impl HappeningLog {
             Notice::Moved {
                 direction,
                 cause,
-                chunks,
+                // None, where something only stood still: that is among the pauses.
+                chunks: chunks @ 1..,
                 bytes,
                 pause_ns,
                 ..
@@ -259,6 +254,7 @@ impl HappeningLog {
             | Notice::CopiesByWindow
             | Notice::Backed { .. }
             | Notice::MoveStarted { .. }
+            | Notice::Moved { .. }
             | Notice::MoveStage { .. }
             | Notice::Suspended { .. }
             | Notice::Resumed { .. }
@@ -308,6 +304,18 @@ fn moved(direction: Direction, chunks: u32, why: &str) -> Happening {
     };
     let unit = if chunks == 1 { "chunk" } else { "chunks" };
     Happening::new(kind, format!("{chunks} {unit} {to}: {why}"))
+}
+
+/// What an access waited for, by the names of VMs.
+fn waited(others: &[Arc<str>], in_host_ram: u32) -> String {
+    let mut text = "an access waited for memory".to_owned();
+    if !others.is_empty() {
+        text += &format!(" that {} gave", others.join(", "));
+    }
+    if in_host_ram > 0 {
+        text += &format!("; {in_host_ram} chunks had to go to host RAM");
+    }
+    text
 }
 
 /// Why chunks move, by the names of VMs.

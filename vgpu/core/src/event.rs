@@ -61,7 +61,7 @@ pub enum Event {
         config: VmConfig,
     },
     /// The VM's client may map BAR1, BAR3 and PRAMIN from now on ([`crate::WindowLayout`]): what they show lives in the VM's window file. Only where a page of an image
-    /// may be replaced under the card ([`crate::Capabilities::follows_mappings`]).
+    /// may be replaced under the card ([`crate::Capabilities::lets_windows`]).
     LetWindows {
         /// VM whose client it is.
         vm: VmId,

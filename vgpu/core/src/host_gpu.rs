@@ -43,6 +43,14 @@ pub struct Capabilities {
     pub follows_mappings: bool,
 }
 
+impl Capabilities {
+    /// Whether pages of an image can live elsewhere and be seen there by the card: it follows what this process's mappings show, or what they
+    /// have shown when a map was made, and maps can be made anew.
+    pub fn lets_windows(&self) -> bool {
+        self.follows_mappings || self.bus.pins
+    }
+}
+
 /// Failures of the card or of the connection to it.
 #[derive(Debug, thiserror::Error)]
 pub enum HostGpuError {

@@ -91,7 +91,7 @@ pub enum Notice {
         direction: Direction,
         /// Cause of the move.
         cause: MoveCause,
-        /// Number of chunks that move.
+        /// Number of chunks that go elsewhere: none, if what reaches them only stands still for pages of windows.
         chunks: u32,
         /// Bytes of all chunks together.
         bytes: u64,

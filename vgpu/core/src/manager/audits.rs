@@ -40,6 +40,9 @@ impl Running {
         let Stage::Redirecting { .. } = moving.stage else {
             return None;
         };
+        if moving.head.stays {
+            return None;
+        }
         let vgpu = self.vms.get(&moving.head.vm)?;
         let chunks = moving.head.chunks.iter();
         let runs = chunks.flat_map(|&chunk| vgpu.chunks.data_places(chunk));

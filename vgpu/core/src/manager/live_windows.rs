@@ -5,6 +5,7 @@
 //!        nobody named it, or it was in host RAM        at once
 //!        in VRAM, no entry leads there                 fetched first, as a table is (`instance_pages`)
 //!        in VRAM, and the GPU reaches it               its chunk goes to host RAM first; it comes back without the page
+//!        anywhere, and maps of its chunk pin memory    what reaches the chunk's image stands still for it (`pinned`)
 //!   ─► TakeBack of what is shown no more, Lend of what is new ─► only then is the store answered
 //! ```
 //!
@@ -14,7 +15,9 @@
 //! belongs to its chunk again as soon as that is in host RAM. Decision 0027 gives the reasons, 0029 those for BAR1.
 
 mod look;
+mod passages;
 mod passing;
+mod pinned;
 mod seen;
 mod waits;
 
@@ -28,6 +31,7 @@ use serde::{Deserialize, Serialize};
 use shadow_pt::TableAt;
 
 use self::look::{Look, directory_of};
+use self::passages::{carry_out, pages_of};
 use self::passing::give_back;
 pub(super) use self::passing::give_back_to;
 use self::seen::{Places, Reread, Seen};
@@ -36,12 +40,12 @@ use super::live_userd::LiveUserd;
 use super::requests::reader;
 use super::running::Running;
 use crate::device::effect::Effect;
-use crate::device::living::{Living, PageRun, differing};
+use crate::device::living::{Living, differing};
 use crate::device::window_layout::WindowLayout;
 use crate::device::{Blocked, Queued, Vgpu};
-use crate::event::{Action, Passage, Place, Tick, VmId};
+use crate::event::{Action, Place, Tick, VmId};
 use crate::inspect::{Inspect, Tree};
-use crate::memory::{ChunkNo, ChunkPlace, GuestPage, Reach};
+use crate::memory::{ChunkNo, ChunkPlace, GuestPage};
 
 /// Pages that are fetched in one step. What a guest shows at once takes as many steps as it needs.
 const FETCHED_AT_ONCE: usize = 64;
@@ -92,6 +96,11 @@ pub(crate) struct LiveWindows {
     pub(crate) userd: LiveUserd,
     /// Chunks that have to go to host RAM before the guest's store is answered.
     waits_for: BTreeSet<ChunkNo>,
+    /// Chunks that have to stand still before it is answered, and what windows show then.
+    #[serde(default)]
+    stands_for: BTreeSet<ChunkNo>,
+    #[serde(default, with = "crate::saved::pairs")]
+    wanted: BTreeMap<u32, u32>,
     patience: Patience,
 }
 
@@ -107,6 +116,8 @@ impl LiveWindows {
             coming: BTreeSet::new(),
             userd: LiveUserd::default(),
             waits_for: BTreeSet::new(),
+            stands_for: BTreeSet::new(),
+            wanted: BTreeMap::new(),
             patience: Patience::default(),
         }
     }
@@ -119,6 +130,8 @@ impl LiveWindows {
         self.coming.clear();
         self.userd = LiveUserd::default();
         self.waits_for.clear();
+        self.stands_for.clear();
+        self.wanted.clear();
         self.patience = Patience::default();
     }
 
@@ -145,6 +158,7 @@ impl Inspect for LiveWindows {
         tree.count("runs", self.living.runs());
         tree.count("shown_elsewhere_too", self.living.aliases());
         tree.count("chunks_waited_for", self.waits_for.len());
+        tree.count("chunks_to_stand", self.stands_for.len());
         tree.count("pages_of_data", self.passing.len());
         tree.part("userd", &self.userd);
     }
@@ -166,6 +180,7 @@ enum Needs {
 struct Unready {
     fetch: Vec<GuestPage>,
     spill: BTreeSet<ChunkNo>,
+    stand: BTreeSet<ChunkNo>,
     rests: bool,
 }
 
@@ -222,26 +237,29 @@ impl Running {
                 };
             }
         };
-        let unready = self.make_ready(vm, &shown);
-        if let Some(blocked) = self.wait_for_windows(vm, &unready, cx) {
+        let mut unready = self.make_ready(vm, &shown);
+        let hidden = self.hide_unready(vm, &mut shown);
+        let runs_max = (RUNS_ALL / self.vms.len().max(1)).max(RUNS_MIN);
+        let cut = cut_to_runs(&mut shown, runs_max);
+        let (at_once, stand) = self.showable(vm, &shown, &[]);
+        unready.stand = stand;
+        if let Some(blocked) = self.wait_for_windows(vm, &unready, &shown, cx) {
             return Err(Box::new(match blocked {
                 Some(pages) => Blocked::Fetch { pages, request },
                 None => Blocked::Move { request },
             }));
         }
-        let hidden = self.hide_unready(vm, &mut shown);
+        let hidden = hidden + differing(&at_once, &shown).len();
         if hidden > 0 {
             let what = || format!("{hidden} pages of a window are not shown yet: the GPU keeps them busy");
             self.guest_error(vm, what, cx);
         }
-        let runs_max = (RUNS_ALL / self.vms.len().max(1)).max(RUNS_MIN);
-        let cut = cut_to_runs(&mut shown, runs_max);
         if cut > 0 {
             let what =
                 || format!("{cut} pages of windows are not shown: they lie in more than {runs_max} pieces");
             self.guest_error(vm, what, cx);
         }
-        match self.show_windows(vm, shown, now, cx) {
+        match self.show_windows(vm, at_once, now, cx) {
             true => Ok(request),
             false => {
                 // The rest when it has its turn again.
@@ -382,6 +400,7 @@ impl Running {
         &mut self,
         vm: VmId,
         unready: &Unready,
+        shown: &BTreeMap<u32, u32>,
         cx: &mut Cx<'_>,
     ) -> Option<Option<BTreeMap<crate::event::Token, GuestPage>>> {
         if !unready.fetch.is_empty() {
@@ -392,7 +411,12 @@ impl Running {
         }
         let live = self.vms.get_mut(&vm)?.live.as_mut()?;
         live.waits_for.clone_from(&unready.spill);
-        let is_ready = unready.spill.is_empty() && !unready.rests;
+        live.stands_for.clone_from(&unready.stand);
+        live.wanted.clear();
+        if !unready.stand.is_empty() {
+            live.wanted.clone_from(shown);
+        }
+        let is_ready = unready.spill.is_empty() && unready.stand.is_empty() && !unready.rests;
         live.patience = match live.patience {
             _ if is_ready => Patience::Calm,
             Patience::Calm => Patience::Waits(cx.now),
@@ -420,35 +444,28 @@ impl Running {
         if is_all {
             live.seen = now;
         }
-        let mut changes = live.living.show(shown);
-        if planted::is(Fault::WindowPageKept) {
-            changes.back.clear();
-        }
-        for run in &changes.back {
-            // Nobody saw what was stored there.
-            pages_of(run).for_each(|page| vgpu.stores.note(page.base()));
-        }
-        let passages = [(&changes.back, false), (&changes.lent, true)];
-        for (run, is_lent) in passages
-            .into_iter()
-            .flat_map(|(runs, is_lent)| runs.iter().map(move |run| (run, is_lent)))
-        {
-            let is_reached = is_reached(vgpu, run);
-            let work = if is_reached { RUN_MOVED_STILL } else { RUN_MOVED };
-            vgpu.share.charge(work + u64::from(run.pages) * PAGE_MOVED);
-            cx.actions.push(passage(vm, run, is_lent, is_reached));
-        }
-        let gone = changes.back.iter().flat_map(pages_of);
-        let gone: Vec<GuestPage> = gone
-            .filter(|page| !vgpu.live.as_ref().is_some_and(|live| live.lives(*page)))
-            .collect();
-        give_up_zero(vgpu, &gone, cx);
-        give_back(vgpu, &gone);
+        show(vgpu, shown, cx);
         if is_all {
             self.place_userd(vm, cx);
         }
         is_all
     }
+}
+
+/// The windows of a VM show this from now on.
+fn show(vgpu: &mut Vgpu, shown: BTreeMap<u32, u32>, cx: &mut Cx<'_>) {
+    let Some(live) = &mut vgpu.live else { return };
+    let mut changes = live.living.show(shown);
+    if planted::is(Fault::WindowPageKept) {
+        changes.back.clear();
+    }
+    carry_out(vgpu, &changes, cx);
+    let gone = changes.back.iter().flat_map(pages_of);
+    let gone: Vec<GuestPage> = gone
+        .filter(|page| !vgpu.live.as_ref().is_some_and(|live| live.lives(*page)))
+        .collect();
+    give_up_zero(vgpu, &gone, cx);
+    give_back(vgpu, &gone);
 }
 
 /// What windows show next on the way from one to the other, and whether that is the other: the broker changes some places in one step.
@@ -478,21 +495,6 @@ fn part_of(before: &BTreeMap<u32, u32>, after: BTreeMap<u32, u32>) -> (BTreeMap<
     (shown, false)
 }
 
-/// The action by which pages go to the window file, or come back.
-fn passage(vm: VmId, run: &PageRun, is_lent: bool, is_reached: bool) -> Action {
-    let passage = Passage {
-        vm,
-        offset: u64::from(run.place) * SMALL_PAGE,
-        at: GuestPage(run.page).base(),
-        bytes: u64::from(run.pages) * SMALL_PAGE,
-        is_reached,
-    };
-    match is_lent {
-        true => Action::Lend(passage),
-        false => Action::TakeBack(passage),
-    }
-}
-
 /// Leaves the first places, as far as they are few enough runs. Returns how many went.
 fn cut_to_runs(shown: &mut BTreeMap<u32, u32>, runs_max: usize) -> usize {
     let (mut runs, mut before, mut end) = (0, None, None);
@@ -508,10 +510,6 @@ fn cut_to_runs(shown: &mut BTreeMap<u32, u32>, runs_max: usize) -> usize {
     end.map_or(0, |end| shown.split_off(&end).len())
 }
 
-fn pages_of(run: &PageRun) -> impl Iterator<Item = GuestPage> + use<> {
-    (run.page..run.page + run.pages).map(GuestPage)
-}
-
 /// Whether a directory is that of a window. One of a window whose instance block lies in VRAM is taken for it: it is read then.
 fn is_directory_of(vgpu: &Vgpu, block: WindowBlock, directory: TableAt, cx: &mut Cx<'_>) -> bool {
     match directory_of(block, &mut reader(vgpu, cx.memory)) {
@@ -519,15 +517,6 @@ fn is_directory_of(vgpu: &Vgpu, block: WindowBlock, directory: TableAt, cx: &mut
         Ok(None) => false,
         Err(()) => true,
     }
-}
-
-/// Whether the GPU may store to one of the pages while they change their place.
-fn is_reached(vgpu: &Vgpu, run: &PageRun) -> bool {
-    let chunks = pages_of(run).filter_map(|page| vgpu.chunks.of(page.base()));
-    let chunks: BTreeSet<ChunkNo> = chunks.collect();
-    chunks
-        .into_iter()
-        .any(|chunk| vgpu.chunks.reach(chunk) == Reach::Writable)
 }
 
 /// Pages that nothing was stored to and that no chunk holds are nothing again: a window showed them in passing.

@@ -24,12 +24,11 @@ use super::Cx;
 use super::engine_looks::DRIVEN;
 use super::forecast::PATIENCE_MAX_NS;
 use super::mover::{Head, Move, Stage};
-use super::pauses::{maps_for_stores, writers};
+use super::pauses::{is_in_the_way, to_stop};
 use super::running::Running;
 use crate::device::{SpaceId, Vgpu};
 use crate::event::{Action, Token};
 use crate::host::PhysChannel;
-use crate::memory::ChunkNo;
 use crate::notice::MoveId;
 use crate::reason::MoveCause;
 
@@ -50,7 +49,7 @@ impl Running {
     pub(super) fn await_moment(&mut self, head: Head, cx: &mut Cx<'_>) {
         let vgpu = self.vms.get(&head.vm).filter(|vgpu| !vgpu.leaves());
         let leaves = self.is_written_by_leaving(&head);
-        let stops = vgpu.filter(|vgpu| leaves || !writers(vgpu, &head.chunks).is_empty());
+        let stops = vgpu.filter(|vgpu| leaves || !to_stop(vgpu, &head).is_empty());
         let is_for_somebody = matches!(head.cause, MoveCause::Demand { .. });
         let patience = stops.map(|vgpu| vgpu.drains.patience(is_for_somebody));
         let stage = Stage::Awaiting {
@@ -179,7 +178,7 @@ impl Running {
         let vgpu = self.vms.get(&head.vm);
         vgpu.is_some_and(|vgpu| {
             let channel = vgpu.channels.get(&v);
-            channel.is_some_and(|channel| reaches_for_stores(vgpu, channel.space, &head.chunks))
+            channel.is_some_and(|channel| is_stopped(vgpu, channel.space, head))
         })
     }
 
@@ -191,12 +190,12 @@ impl Running {
             let parking = vgpu.channels.values().filter(|channel| channel.parking);
             let leaving = of_vm.map(|leaving| leaving.channel.space);
             let mut spaces = leaving.chain(parking.map(|channel| channel.space));
-            spaces.any(|space| reaches_for_stores(vgpu, space, &head.chunks))
+            spaces.any(|space| is_stopped(vgpu, space, head))
         })
     }
 }
 
-fn reaches_for_stores(vgpu: &Vgpu, space: SpaceId, chunks: &[ChunkNo]) -> bool {
+fn is_stopped(vgpu: &Vgpu, space: SpaceId, head: &Head) -> bool {
     let space = vgpu.spaces.get(&space);
-    space.is_some_and(|space| maps_for_stores(vgpu, space, chunks))
+    space.is_some_and(|space| is_in_the_way(vgpu, space, head))
 }

@@ -10,6 +10,8 @@
 //! ```
 //!
 //! * Each stage holds what only it needs; what the whole move needs is its [`Head`].
+//! * A move may have its chunks stay where they are: what reaches their images stands still while pages of these change their place
+//!   (`live_windows::pinned`). It goes through the same stages and copies nothing.
 //! * One move at a time, so at most one VM is suspended for copying. One beside it may be aside, see `aside`.
 //! * What the card answers names the move that asked: an answer to one that was given up finds nobody.
 //! * Each stage that ends leaves a notice with its time.
@@ -24,6 +26,7 @@ use shadow_pt::TableRange;
 
 use super::Cx;
 use super::window_copy::WindowCopy;
+use crate::device::Vgpu;
 use crate::event::{Tick, VmId};
 use crate::host::{CopyRun, PhysChannel};
 use crate::inspect::{Inspect, Tree};
@@ -139,6 +142,9 @@ pub(super) struct Head {
     pub(super) was_aside: bool,
     /// The host did not map one of the images.
     pub(super) is_refused: bool,
+    /// Nothing is copied: the chunks stay where they are and stand still, so that pages of their images can change their place.
+    #[serde(default)]
+    pub(super) stays: bool,
     /// Bytes that are copied; less than the chunks have where instance memory or an equal copy needs none.
     pub(super) copied: u64,
     /// When the copy began, and how long it took.
@@ -236,6 +242,59 @@ impl Mover {
             } => Some((head, copy)),
             _ => None,
         }
+    }
+}
+
+impl Head {
+    /// A move that begins now.
+    pub(super) fn new(
+        id: MoveId,
+        vm: VmId,
+        (direction, cause): (Direction, MoveCause),
+        chunks: Vec<ChunkNo>,
+        now: Tick,
+    ) -> Self {
+        Self {
+            id,
+            vm,
+            direction,
+            cause,
+            chunks,
+            targets: ChunkFrames::new(),
+            suspension: None,
+            was_aside: false,
+            is_refused: false,
+            stays: false,
+            copied: 0,
+            copy_began: now,
+            copying_ns: 0,
+        }
+    }
+
+    /// The notice of its beginning.
+    pub(super) fn started(&self, vgpu: &Vgpu) -> Notice {
+        Notice::MoveStarted {
+            vm: self.vm,
+            id: self.id,
+            direction: self.direction,
+            cause: self.cause,
+            chunks: self.moved().len() as u32,
+            bytes: self.bytes(vgpu),
+        }
+    }
+
+    /// The chunks that go elsewhere.
+    pub(super) fn moved(&self) -> &[ChunkNo] {
+        match self.stays {
+            true => &[],
+            false => &self.chunks,
+        }
+    }
+
+    /// Bytes that go elsewhere, copied or not.
+    pub(super) fn bytes(&self, vgpu: &Vgpu) -> u64 {
+        let chunks = self.moved().iter();
+        chunks.map(|&chunk| vgpu.chunks.bytes(chunk)).sum()
     }
 }
 

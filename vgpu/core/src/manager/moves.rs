@@ -71,12 +71,14 @@ impl Running {
                 vgpu.passed_over_until = cx.now.after(over_ns);
             }
         }
-        let what = Observation::RolledBack {
-            vm,
-            direction: moving.head.direction,
-            chunks: &moving.head.chunks,
-        };
-        self.pass_wanted |= self.policy.observe(&what) == Worth::Pass;
+        if !moving.head.stays {
+            let what = Observation::RolledBack {
+                vm,
+                direction: moving.head.direction,
+                chunks: &moving.head.chunks,
+            };
+            self.pass_wanted |= self.policy.observe(&what) == Worth::Pass;
+        }
         if !planted::is(Fault::RollBackForgetsResume) {
             self.resume(true, cx.now);
         }
@@ -255,8 +257,12 @@ impl Running {
         let (vm, id) = (head.vm, head.id);
         let actions = &mut *cx.actions;
         let placed = contained("placing its chunks anew", || place_anew(head, vgpu, actions));
-        let chunks = head.chunks.clone();
+        let chunks = head.moved().to_vec();
+        let standing = head.stays.then(|| head.chunks.clone());
         let mut emptied = self.believe(vm, placed).unwrap_or_default();
+        if let Some(standing) = standing {
+            self.show_while_standing(vm, &standing, cx);
+        }
         let done = self.on_shadows(vm, "pointing entries to the new place", None, cx, |shadows| {
             let Shadows {
                 chunks: known,
@@ -320,11 +326,12 @@ impl Running {
         let Some(vgpu) = self.vms.get_mut(&head.vm) else {
             return;
         };
-        let mut bytes = 0;
         for &chunk in &head.chunks {
             vgpu.chunks.set_moving(chunk, planted::is(Fault::MoveNeverEnds));
             give_back_to(vgpu, chunk);
-            bytes += vgpu.chunks.bytes(chunk);
+        }
+        let bytes = head.bytes(vgpu);
+        for &chunk in head.moved() {
             vgpu.chunks.note_moved(chunk, cx.now);
             if matches!(vgpu.chunks.place(chunk), ChunkPlace::Resident(_)) {
                 vgpu.chunks.keep_stale(chunk);
@@ -335,16 +342,18 @@ impl Running {
             id: head.id,
             direction: head.direction,
             cause: head.cause,
-            chunks: head.chunks.len() as u32,
+            chunks: head.moved().len() as u32,
             bytes,
             copied: head.copied,
             pause_ns,
         });
-        self.observe(&Observation::Moved {
-            vm: head.vm,
-            direction: head.direction,
-            chunks: &head.chunks,
-        });
+        if !head.stays {
+            self.observe(&Observation::Moved {
+                vm: head.vm,
+                direction: head.direction,
+                chunks: &head.chunks,
+            });
+        }
         self.free_tables(head.vm, &freed);
         self.unmap_images(head.vm, head.chunks, cx);
         self.free_frames(head.vm, emptied.into_values().flatten(), cx);
@@ -390,7 +399,7 @@ fn plan_copy(head: &Head, vgpu: &Vgpu) -> (Vec<u64>, CopyWork) {
 /// The chunks of a move are where it brought them. Returns the frames that are left.
 fn place_anew(head: &mut Head, vgpu: &mut Vgpu, actions: &mut Actions) -> ChunkFrames {
     let mut emptied = ChunkFrames::new();
-    for &chunk in &head.chunks {
+    for chunk in head.moved().to_vec() {
         match head.direction {
             Direction::Spill => {
                 if let ChunkPlace::Resident(frames) | ChunkPlace::Both(frames) =
@@ -424,7 +433,7 @@ pub(super) fn copied_chunks<'a>(
     head: &'a Head,
     vgpu: &'a Vgpu,
 ) -> impl Iterator<Item = (ChunkNo, &'a [FrameNo])> {
-    head.chunks.iter().filter_map(|&chunk| {
+    head.moved().iter().filter_map(|&chunk| {
         let frames = match (head.direction, vgpu.chunks.place(chunk)) {
             (Direction::Spill, ChunkPlace::Resident(frames)) => frames,
             (Direction::Refill, ChunkPlace::Spilled) => head.targets.get(&chunk)?,

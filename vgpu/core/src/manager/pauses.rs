@@ -8,6 +8,7 @@
 //! What a move leaves to be done besides is done when the pause is over.
 
 use planted::Fault;
+use shadow_pt::Work;
 
 use super::Cx;
 use super::mover::{Head, Move, Stage, Suspension};
@@ -18,6 +19,9 @@ use crate::host::{Job, Pause, PhysChannel};
 use crate::memory::ChunkNo;
 use crate::notice::{MoveId, Notice};
 use crate::reason::RollBack;
+
+/// Most work of looking for entries that lead to pages of one chunk, ns. What is not seen by then counts as found.
+const LOOK_WORK: u64 = 100_000;
 
 impl Running {
     /// Takes the channels that can write the chunks off the card; with those that are suspended already, if the move stood aside.
@@ -31,7 +35,7 @@ impl Running {
         let id = head.id;
         let vgpu = self.vms.get(&head.vm);
         if let Some(vgpu) = vgpu.filter(|_| head.suspension.is_none()) {
-            let bytes = head.chunks.iter().map(|&chunk| vgpu.chunks.bytes(chunk)).sum();
+            let bytes = head.bytes(vgpu);
             cx.tell(Notice::Suspended {
                 vm: head.vm,
                 id,
@@ -180,20 +184,41 @@ impl Running {
     }
 }
 
-/// Channels that can write any of the chunks: those whose address space maps one for stores.
-pub(super) fn writers(vgpu: &Vgpu, chunks: &[ChunkNo]) -> Vec<(u8, PhysChannel)> {
+/// Channels that may not run while a move copies: those whose address space [is in its way](is_in_the_way).
+pub(super) fn to_stop(vgpu: &Vgpu, head: &Head) -> Vec<(u8, PhysChannel)> {
     let spaces = vgpu.spaces.iter();
-    let writable = spaces.filter(|(_, space)| maps_for_stores(vgpu, space, chunks));
-    let writable: Vec<_> = writable.map(|(&id, _)| id).collect();
+    let in_the_way = spaces.filter(|(_, space)| is_in_the_way(vgpu, space, head));
+    let in_the_way: Vec<_> = in_the_way.map(|(&id, _)| id).collect();
     vgpu.channels
         .iter()
-        .filter(|(_, channel)| writable.contains(&channel.space) && !channel.killed && !channel.suspended)
+        .filter(|(_, channel)| in_the_way.contains(&channel.space) && !channel.killed && !channel.suspended)
         .map(|(&v, channel)| (v, channel.physical))
         .collect()
 }
 
-/// Whether an address space of the VM maps one of the chunks for stores.
-pub(super) fn maps_for_stores(vgpu: &Vgpu, space: &Space, chunks: &[ChunkNo]) -> bool {
-    let mut frames = chunks.iter().flat_map(|&chunk| vgpu.chunks.guest_frames(chunk));
-    frames.any(|frame| space.shadow.reaches(frame).is_some_and(|reach| reach.writable))
+/// Whether an address space of the VM maps a chunk that moves for stores, or reaches the image of one that stays.
+pub(super) fn is_in_the_way(vgpu: &Vgpu, space: &Space, head: &Head) -> bool {
+    let mut chunks = head.chunks.iter();
+    match head.stays {
+        true => {
+            !planted::is(Fault::StandingStopsNobody) && chunks.any(|&chunk| reaches_image(vgpu, space, chunk))
+        }
+        false => chunks
+            .flat_map(|&chunk| vgpu.chunks.guest_frames(chunk))
+            .any(|frame| space.shadow.reaches(frame).is_some_and(|reach| reach.writable)),
+    }
+}
+
+/// Whether an address space may name a page of a chunk's image: of one in VRAM those that are instance memory.
+fn reaches_image(vgpu: &Vgpu, space: &Space, chunk: ChunkNo) -> bool {
+    let chunks = &vgpu.chunks;
+    let is_reached = chunks
+        .guest_frames(chunk)
+        .any(|frame| space.shadow.reaches(frame).is_some());
+    let mut work = Work::limited(LOOK_WORK);
+    is_reached
+        && (chunks.is_out(chunk)
+            || chunks
+                .instance_pages(chunk)
+                .any(|page| space.shadow.may_name(page.base(), &mut work)))
 }

@@ -19,12 +19,12 @@ use planted::Fault;
 use super::Cx;
 use super::isolation::Shadows;
 use super::mover::{ChunkFrames, Head, Move, Stage};
-use super::pauses::writers;
+use super::pauses::to_stop;
 use super::running::Running;
 use crate::device::Vgpu;
 use crate::event::{Action, VmId};
 use crate::memory::{ChunkNo, ChunkPlace};
-use crate::notice::{Direction, MoveId, Notice};
+use crate::notice::{Direction, MoveId};
 use crate::reason::{Inconsistency, MoveCause, RollBack};
 
 /// A VM runs so many times as long as its last pause was before it is stopped again: it stands still for a quarter of its time.
@@ -65,29 +65,9 @@ impl Running {
             }),
             "{direction:?} of chunks that are there already: {chunks:?} of {vm}"
         );
-        let id = self.mover.next_id();
-        cx.tell(Notice::MoveStarted {
-            vm,
-            id,
-            direction,
-            cause,
-            chunks: chunks.len() as u32,
-            bytes: chunks.iter().map(|&chunk| vgpu.chunks.bytes(chunk)).sum(),
-        });
-        let head = Head {
-            id,
-            vm,
-            direction,
-            cause,
-            chunks,
-            targets,
-            suspension: None,
-            was_aside: false,
-            is_refused: false,
-            copied: 0,
-            copy_began: cx.now,
-            copying_ns: 0,
-        };
+        let mut head = Head::new(self.mover.next_id(), vm, (direction, cause), chunks, cx.now);
+        head.targets = targets;
+        cx.tell(head.started(vgpu));
         match self.to_populate(&head) {
             Some(populate) => {
                 cx.actions.push(populate);
@@ -95,6 +75,20 @@ impl Running {
             }
             None => self.rest(head, cx),
         }
+        true
+    }
+
+    /// Has what reaches the images of these chunks stand still, for pages of a window. `false`: nothing changed.
+    pub(super) fn start_standing(&mut self, vm: VmId, chunks: Vec<ChunkNo>, cx: &mut Cx<'_>) -> bool {
+        assert!(self.mover.is_idle(), "one move at a time");
+        let Some(vgpu) = self.vms.get(&vm).filter(|vgpu| !vgpu.leaves()) else {
+            return false;
+        };
+        let what = (Direction::Spill, MoveCause::Shown);
+        let mut head = Head::new(self.mover.next_id(), vm, what, chunks, cx.now);
+        head.stays = true;
+        cx.tell(head.started(vgpu));
+        self.rest(head, cx);
         true
     }
 
@@ -142,7 +136,7 @@ impl Running {
     /// Lets the VM run its time, if the move will stop it and nobody waits for it.
     fn rest(&mut self, head: Head, cx: &mut Cx<'_>) {
         let is_for_somebody = matches!(head.cause, MoveCause::Demand { .. });
-        let rests = |vgpu: &Vgpu| !is_for_somebody && !writers(vgpu, &head.chunks).is_empty();
+        let rests = |vgpu: &Vgpu| !is_for_somebody && !to_stop(vgpu, &head).is_empty();
         let last = self.vms.get(&head.vm).filter(|vgpu| rests(vgpu));
         let until = last
             .and_then(|vgpu| vgpu.last_pause)
@@ -177,7 +171,7 @@ impl Running {
     pub(super) fn stop_for(&mut self, moving: Move, is_at_work: bool, cx: &mut Cx<'_>) {
         let head = &moving.head;
         let (vm, chunks) = (head.vm, head.chunks.clone());
-        let is_spill = head.direction == Direction::Spill;
+        let is_spill = head.direction == Direction::Spill && !head.stays;
         let reason = match () {
             () if self.vms.get(&vm).is_none_or(|vgpu| vgpu.leaves()) => Some(RollBack::Leaving),
             // A channel that the guest unbound, and that has not left the card. It was waited for.
@@ -207,7 +201,7 @@ impl Running {
         let Some(vgpu) = self.vms.get_mut(&head.vm) else {
             return;
         };
-        let mut writers = writers(vgpu, &head.chunks);
+        let mut writers = to_stop(vgpu, &head);
         if planted::is(Fault::WriterNotSuspended) {
             writers.truncate(1);
         }
@@ -219,7 +213,7 @@ impl Running {
                 channel.suspended = true;
             }
         }
-        self.map_images(head.vm, &head.chunks, true, cx);
+        self.map_images(head.vm, head.moved(), true, cx);
         if writers.is_empty() && head.suspension.is_none() {
             self.map_copy(head, cx);
         } else {

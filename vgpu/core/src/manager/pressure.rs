@@ -31,7 +31,7 @@ impl Running {
         }
         // Between two moves for windows others have their turn: a guest can want one for each of its chunks.
         let others_are_next = std::mem::take(&mut self.mover.was_for_window);
-        if !others_are_next && self.spill_to_show(cx) {
+        if !others_are_next && self.move_to_show(cx) {
             return true;
         }
         if let Some(vm) = self.limits(cx.now).above_max()
@@ -62,7 +62,7 @@ impl Running {
             self.note_intent(&proposal);
             changed |= self.carry_out(occasion, proposal, cx);
         }
-        changed || others_are_next && self.mover.is_idle() && self.spill_to_show(cx)
+        changed || others_are_next && self.mover.is_idle() && self.move_to_show(cx)
     }
 
     /// `max` holds though the policy has no answer: then the VM's first chunk goes, an idle one if it has any.

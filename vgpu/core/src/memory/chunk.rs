@@ -412,10 +412,17 @@ impl Chunks {
     }
 
     fn has_instance(&self, chunk: ChunkNo) -> bool {
+        self.instance_pages(chunk).next().is_some()
+    }
+
+    /// The chunk's pages that are instance memory.
+    pub(crate) fn instance_pages(&self, chunk: ChunkNo) -> impl Iterator<Item = GuestPage> {
         let first = GuestPage::of(self.base(chunk)).0;
         let pages = (self.bytes(chunk) / SMALL_PAGE) as u32;
         // Chunks are whole words of the bitmap, or halves.
-        (first..first + pages).any(|page| self.is_instance(GuestPage(page)))
+        (first..first + pages)
+            .map(GuestPage)
+            .filter(|page| self.is_instance(*page))
     }
 
     /// Makes a page instance memory. Only pages whose bytes are in the image, or zero, may become so.

@@ -1,6 +1,7 @@
 //! Bus addresses and the memory behind them.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Mutex;
 
 use fermi_model::{Backing, SystemBus};
@@ -10,6 +11,18 @@ use fermi_spec::addr::Iova;
 #[derive(Default)]
 pub(super) struct Iommu {
     pub(super) maps: Mutex<BTreeMap<u64, Backing>>,
+}
+
+impl Iommu {
+    /// Whether a map leads to some of this memory.
+    pub(super) fn reaches(&self, memory: Range<usize>) -> bool {
+        let maps = self.maps.lock().expect("one thread");
+        maps.values().any(|backing| {
+            let slice = backing.slice();
+            let start = slice.ptr_guard().as_ptr() as usize;
+            start < memory.end && memory.start < start + slice.len()
+        })
+    }
 }
 
 impl SystemBus for Iommu {

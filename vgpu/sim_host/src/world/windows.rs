@@ -132,17 +132,14 @@ impl Windows {
 impl<W: Watch> World<W> {
     /// The client of an attached VM maps windows.
     pub fn let_windows(&mut self, vm: VmId, mapped: Mapped) {
-        assert!(!self.config.bus.pins, "a page of the image cannot be replaced");
         let layout = WindowLayout::new(self.config.bar1_bytes, self.config.bar3_bytes);
         self.with_vm(vm, |memory| memory.windows = Some(Windows::new(layout, mapped)));
         self.submit(Event::LetWindows { vm });
     }
 
-    /// The client of an attached VM asks for windows that are memory at any time, though it may have them; where a page of an image cannot be
-    /// replaced, nothing comes of it.
+    /// The client of an attached VM asks for windows that are memory at any time, though it may have them.
     pub(crate) fn ask_for_windows(&mut self, vm: VmId) {
         match self.vm(vm).windows.is_some() {
-            _ if self.config.bus.pins => {}
             true => self.submit(Event::LetWindows { vm }),
             false => self.let_windows(vm, Mapped::All),
         }
@@ -218,6 +215,11 @@ impl<W: Watch> World<W> {
             bytes,
             ..
         } = *passage;
+        let image = self.vm(vm).image.as_ptr() as usize + at.0 as usize;
+        assert!(
+            !self.config.bus.pins || !self.iommu.reaches(image..image + bytes as usize),
+            "pages of {vm} at {at} change their place, and a map of the card keeps them"
+        );
         self.with_vm(vm, |memory| {
             let windows = memory.windows.as_mut().expect("a client that maps windows");
             match is_lent {

@@ -18,12 +18,23 @@ const WAIT_NS: u64 = 4_500_000_000;
 /// Time until a chunk is tried again that could not move.
 const AGAIN_NS: u64 = 10_000_000;
 
-/// A chunk that windows wait for and that is still in VRAM. A look while its move was made ready has named it once more.
-fn next_of(vgpu: &Vgpu) -> Option<ChunkNo> {
-    let mut waited_for = vgpu.live.as_ref()?.waits_for.iter();
-    waited_for
-        .find(|chunk| vgpu.chunks.place(**chunk).is_in_vram())
-        .copied()
+/// What windows wait for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(in crate::manager) enum Waited {
+    /// A chunk goes to host RAM.
+    Spill(ChunkNo),
+    /// Chunks stand still where they are.
+    Stand(Vec<ChunkNo>),
+}
+
+/// A chunk that windows wait for and that is still in VRAM, or else chunks that are to stand still. A look while its move was made ready has named
+/// it once more.
+fn next_of(vgpu: &Vgpu) -> Option<Waited> {
+    let live = vgpu.live.as_ref()?;
+    let mut waited_for = live.waits_for.iter();
+    let spill = waited_for.find(|chunk| vgpu.chunks.place(**chunk).is_in_vram());
+    let stand = (!live.stands_for.is_empty()).then(|| live.stands_for.iter().copied().collect());
+    spill.copied().map(Waited::Spill).or(stand.map(Waited::Stand))
 }
 
 impl Running {
@@ -43,8 +54,8 @@ impl Running {
         any
     }
 
-    /// A chunk that has to go to host RAM so that a window can show a page of it, and that may move now.
-    pub(in crate::manager) fn next_to_show(&self, now: Tick) -> Option<(VmId, ChunkNo)> {
+    /// What a VM's windows wait for, and may have now.
+    pub(in crate::manager) fn next_to_show(&self, now: Tick) -> Option<(VmId, Waited)> {
         // Those behind the last one first.
         let (behind, before) = match self.mover.window_of {
             Some(last) => (
@@ -82,16 +93,23 @@ impl Running {
         due.min()
     }
 
-    /// Brings a chunk to host RAM that a window is to show a page of. `true` if anything changed.
-    pub(in crate::manager) fn spill_to_show(&mut self, cx: &mut Cx<'_>) -> bool {
-        let Some((vm, chunk)) = self.next_to_show(cx.now) else {
+    /// Brings a chunk to host RAM that a window is to show a page of, or has chunks stand still for it. `true` if anything changed.
+    pub(in crate::manager) fn move_to_show(&mut self, cx: &mut Cx<'_>) -> bool {
+        let Some((vm, waited)) = self.next_to_show(cx.now) else {
             return false;
         };
         let what = (Direction::Spill, MoveCause::Shown);
         // Whatever `host_ram` says: a page that is not shown reads as zero, and the chunk's image was promised when the VM attached.
-        if self.start_move(vm, what, vec![chunk], BTreeMap::new(), cx) {
+        let is_started = match &waited {
+            Waited::Spill(chunk) => self.start_move(vm, what, vec![*chunk], BTreeMap::new(), cx),
+            Waited::Stand(chunks) => self.start_standing(vm, chunks.clone(), cx),
+        };
+        if is_started {
             if let Some(live) = self.vms.get_mut(&vm).and_then(|vgpu| vgpu.live.as_mut()) {
-                live.waits_for.remove(&chunk);
+                match waited {
+                    Waited::Spill(chunk) => drop(live.waits_for.remove(&chunk)),
+                    Waited::Stand(_) => live.stands_for.clear(),
+                }
             }
             (self.mover.was_for_window, self.mover.window_of) = (true, Some(vm));
             return true;
