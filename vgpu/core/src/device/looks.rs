@@ -62,12 +62,17 @@ impl Looks {
         self.is_on
     }
 
-    /// A look was paid for: at so many entries.
-    pub(crate) fn end(&mut self, entries: u64, cost_ns: u64) {
+    /// A part of a look, which may have several and be given up between them. One that has begun goes on as long as the debt is bounded.
+    pub(crate) fn spend(&mut self, cost_ns: u64) {
         self.credit_ns = self.credit_ns.saturating_sub_unsigned(cost_ns);
+        self.is_on &= self.credit_ns > -CREDIT_MAX_NS;
+    }
+
+    /// A look at so many entries came to its end. All of its parts together have cost this.
+    pub(crate) fn end(&mut self, entries: u64, cost_ns: u64) {
         self.mean_ns = self.mean_ns.saturating_mul(7).saturating_add(cost_ns) / 8;
         self.seen = self.seen.saturating_add(entries);
-        self.is_on = self.credit_ns > 0;
+        self.is_on &= self.credit_ns > 0;
     }
 
     /// So many entries were passed without finding out what they use.
@@ -111,6 +116,7 @@ mod tests {
         let (mut looks, mut seen, mut stands_for) = (Looks::default(), 0, 0);
         for entry in 0..entries {
             if looks.may_look(Tick(entry * apart_ns)) {
+                looks.spend(cost_ns);
                 looks.end(1, cost_ns);
                 seen += 1;
                 stands_for += u64::from(looks.stands_for());
@@ -150,12 +156,31 @@ mod tests {
     }
 
     #[test]
+    fn looks_that_never_end_take_their_part_too() {
+        let (mut looks, mut taken) = (Looks::default(), 0_u64);
+        let (entries, apart_ns) = (200_000, 100_000);
+        for entry in 0..entries {
+            if looks.may_look(Tick(entry * apart_ns)) {
+                looks.spend(300_000);
+                taken += 300_000;
+            }
+            looks.check().expect("sound");
+        }
+        let all = entries * apart_ns;
+        assert!(
+            taken <= all / PART + CREDIT_MAX_NS.unsigned_abs() * 2 && taken > all / PART / 2,
+            "{taken} ns of {all}"
+        );
+    }
+
+    #[test]
     fn bursts_are_long_enough_to_see_what_follows_what() {
         let mut looks = Looks::default();
         let mut bursts = vec![0];
         for entry in 0..100_000 {
             match looks.may_look(Tick(entry * 100_000)) {
                 true => {
+                    looks.spend(200_000);
                     looks.end(1, 200_000);
                     *bursts.last_mut().expect("one") += 1;
                 }

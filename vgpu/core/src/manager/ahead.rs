@@ -226,6 +226,9 @@ impl Running {
             } = found;
             vgpu.share.charge(work_done);
             watched.cost += work_done;
+            if lookup == Lookup::Paid {
+                vgpu.work.looks.spend(work_done);
+            }
             let may_go_on = watched.rounds < ROUNDS_MAX && watched.pages.len() < PAGES_MAX;
             if !missing.is_empty() && may_go_on {
                 match self.fetch_for_look(vm, v, &missing, cx) {
@@ -233,7 +236,13 @@ impl Running {
                     0 => continue,
                     pages => watched.waits += pages,
                 }
-                watched.cost += u64::from(watched.waits) * PAGE_FETCHED;
+                let fetched = u64::from(watched.waits) * PAGE_FETCHED;
+                watched.cost += fetched;
+                if lookup == Lookup::Paid
+                    && let Some(vgpu) = self.vms.get_mut(&vm)
+                {
+                    vgpu.work.looks.spend(fetched);
+                }
                 return Look::Waits;
             }
             watched.observer = match self.volatile.ahead.may_keep(vm, observer.kept_bytes()) {
