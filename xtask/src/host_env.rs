@@ -2,14 +2,16 @@
 //! them in the user's cache.
 //!
 //! They are QEMU, Debian's kernel with the modules of nouveau, KVM and VFIO, a static busybox, a disk with
-//! Mesa, and one with a Debian that has systemd. `integration/host-env.toml` pins their versions. Packages are unpacked, never installed
-//! here, and only the cache folder changes. All but the last need no root. Tools that check the control API, and the Prometheus that
+//! Mesa, and two with a Debian that has systemd: a host and a guest. `integration/host-env.toml` pins their versions. Packages are unpacked, never installed
+//! here, and only the cache folder changes. All but the last two need no root. Tools that check the control API, and the Prometheus that
 //! pictures are drawn from, come in the same way, when they are used.
 
 mod apt;
+mod bootstrap;
 mod cache;
 mod cpio;
 mod debian_disk;
+mod debian_guest;
 mod guest_root;
 mod kernel;
 mod pins;
@@ -27,6 +29,7 @@ use crate::workspace::Workspace;
 use apt::Apt;
 use cache::Cache;
 pub(crate) use debian_disk::DebianDisk;
+pub(crate) use debian_guest::DebianGuest;
 use guest_root::Busybox;
 pub(crate) use guest_root::{GuestFile, MesaDisk, PAYLOAD};
 pub(crate) use kernel::{DRIVER, Kernel};
@@ -39,6 +42,9 @@ pub(crate) struct HostEnvArguments {
     /// Fetch nothing; fail if something is missing
     #[arg(long)]
     check: bool,
+    /// Also put a Debian guest there: the image of its root, its kernel and its initramfs
+    #[arg(long, value_name = "FOLDER")]
+    debian_guest: Option<PathBuf>,
     /// Rewrite the pins to what Debian offers now, and fetch that
     #[arg(long, conflicts_with = "check")]
     move_pins: bool,
@@ -130,6 +136,17 @@ impl Provider {
     fn debian(&mut self) -> Result<DebianDisk> {
         let pin = self.pins.debian.clone();
         self.one("Debian", &pin, DebianDisk::find, DebianDisk::fetch)
+    }
+
+    fn debian_guest(&mut self) -> Result<DebianGuest> {
+        let Pins {
+            debian_guest,
+            kernel,
+            mesa,
+            ..
+        } = self.pins.clone();
+        let pin = debian_guest.with([&kernel, &mesa]);
+        self.one("Debian guest", &pin, DebianGuest::find, DebianGuest::fetch)
     }
 
     fn of_prometheus(&mut self, program: &str, pin: &Pin) -> Result<PathBuf> {
@@ -242,6 +259,16 @@ pub(crate) fn provide_debian(workspace: &Workspace) -> Result<DebianDisk> {
     Provider::new(workspace, true)?.debian()
 }
 
+/// Writes the image of a disk that holds what is in `folder`, and no more.
+pub(crate) fn write_disk(folder: &Path, image: &Path) -> Result<()> {
+    guest_root::make_disk(folder, image, 1)
+}
+
+/// Only the Debian guest, made if need be.
+pub(crate) fn provide_debian_guest(workspace: &Workspace) -> Result<DebianGuest> {
+    Provider::new(workspace, true)?.debian_guest()
+}
+
 /// Runs the task.
 pub(crate) fn run(workspace: &Workspace, arguments: &HostEnvArguments) -> Result<()> {
     let start = Instant::now();
@@ -255,6 +282,10 @@ pub(crate) fn run(workspace: &Workspace, arguments: &HostEnvArguments) -> Result
     let mut provider = Provider::new(workspace, !arguments.check)?;
     let environment = provider.everything()?;
     provider.debian()?;
+    let debian_guest = provider.debian_guest()?;
+    if let Some(folder) = &arguments.debian_guest {
+        debian_guest.copy_to(folder)?;
+    }
     println!("{}", environment.qemu.version);
     for pin in &provider.pins.all()[1..] {
         for (name, version) in &pin.packages {

@@ -152,7 +152,7 @@ impl Kernel {
     }
 }
 
-fn only_entry(folder: &Path, prefix: &str) -> Result<PathBuf> {
+pub(super) fn only_entry(folder: &Path, prefix: &str) -> Result<PathBuf> {
     let entries = fs::read_dir(folder).with_context(|| format!("cannot list {}", folder.display()))?;
     let names = entries
         .map(|entry| Ok(entry?.path()))

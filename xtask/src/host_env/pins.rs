@@ -37,6 +37,8 @@ pub(super) struct Pins {
     pub(super) promtool: Pin,
     pub(super) prometheus: Pin,
     pub(super) debian: Pin,
+    #[serde(rename = "debian-guest")]
+    pub(super) debian_guest: Pin,
 }
 
 impl Pin {
@@ -46,6 +48,13 @@ impl Pin {
         let only = packages.next().filter(|_| packages.next().is_none());
         let (name, version) = only.context("exactly one package is expected")?;
         Ok((name, version))
+    }
+
+    /// These packages and those of `others`.
+    pub(super) fn with(mut self, others: [&Self; 2]) -> Self {
+        let others = others.into_iter().flat_map(|pin| pin.packages.clone());
+        self.packages.extend(others);
+        self
     }
 
     /// A name for an entry made of these packages, fit for a file: another pin gives another name.
@@ -92,7 +101,7 @@ impl Pins {
     }
 
     /// All of them.
-    pub(super) fn all(&self) -> [&Pin; 7] {
+    pub(super) fn all(&self) -> [&Pin; 8] {
         [
             &self.qemu,
             &self.kernel,
@@ -101,6 +110,7 @@ impl Pins {
             &self.promtool,
             &self.prometheus,
             &self.debian,
+            &self.debian_guest,
         ]
     }
 }
