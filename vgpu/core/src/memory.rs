@@ -13,9 +13,11 @@
 pub(crate) mod chunk;
 mod frames;
 mod history;
+mod image_maps;
 
 pub use chunk::{ChunkNo, Reach};
 pub(crate) use chunk::{ChunkPlace, Chunks, GuestPage};
 pub use frames::FrameSearch;
 pub(crate) use frames::Frames;
 pub(crate) use history::History;
+pub(crate) use image_maps::{ImageMaps, Piece};

@@ -185,6 +185,8 @@ pub struct World<W: Watch = ()> {
     /// Every n-th map that may be refused is refused; 0 refuses none.
     pub refuse_maps: u64,
     refusable_maps: u64,
+    /// When the last one came.
+    refusable_at: Option<Tick>,
     /// How the host gives memory that moves ask for.
     pub host_memory: HostMemoryPace,
     /// Starts of the maps that the card must not store to.
@@ -263,6 +265,7 @@ impl<W: Watch> World<W> {
             is_on_card_time: false,
             refuse_maps: 0,
             refusable_maps: 0,
+            refusable_at: None,
             host_memory: HostMemoryPace::default(),
             read_only: BTreeSet::new(),
             watch,
@@ -475,8 +478,11 @@ impl<W: Watch> World<W> {
         }
     }
 
-    /// Whether this refusable map is one that the host refuses.
+    /// Whether this refusable map is one that the host refuses: of those that come together at most the first.
     fn refuses(&mut self) -> bool {
+        if self.refusable_at.replace(self.now) == Some(self.now) {
+            return false;
+        }
         self.refusable_maps += 1;
         self.refuse_maps > 0 && self.refusable_maps.is_multiple_of(self.refuse_maps)
     }

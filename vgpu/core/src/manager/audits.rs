@@ -40,7 +40,7 @@ impl Running {
         let Stage::Redirecting { .. } = moving.stage else {
             return None;
         };
-        if moving.head.stays {
+        if moving.head.stays() {
             return None;
         }
         let vgpu = self.vms.get(&moving.head.vm)?;

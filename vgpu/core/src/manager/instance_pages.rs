@@ -37,8 +37,9 @@ impl Running {
             vgpu.chunks.place(chunk),
             ChunkPlace::Resident(_) | ChunkPlace::Both(_)
         );
-        // Where maps of the image pin memory, a page of it would take a whole chunk's. Windows that are memory are worth that.
-        let is_reached = !self.config.bus.pins || vgpu.chunks.is_mapped(chunk) || vgpu.live.is_some();
+        // Where maps of the image pin memory, a page of it takes a whole chunk's, unless the VM has maps to spare for windows.
+        let is_reached =
+            !self.config.bus.pins || vgpu.chunks.maps().of(page).is_some() || vgpu.live.is_some();
         is_in_vram
             && is_reached
             && !vgpu.chunks.is_instance(page)
@@ -71,7 +72,9 @@ impl Running {
         vgpu.chunks.set_instance(page);
         let at = page.base();
         cx.memory.write(Place::Image { vm, at }, &*bytes);
-        if let Some(chunk) = self.vms.get(&vm).and_then(|vgpu| vgpu.chunks.of(at)) {
+        let Some(chunk) = vgpu.chunks.of(at) else { return };
+        let live = vgpu.live.as_mut();
+        if !live.is_some_and(|live| live.note_adopted(page, chunk)) {
             self.map_backed(vm, chunk, cx);
         }
     }

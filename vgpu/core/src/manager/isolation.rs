@@ -259,7 +259,8 @@ impl Running {
             }
             wrong = wrong.and(released);
         }
-        let maps = maps_of(&vgpu.config, pins) as usize + vgpu.ram.count();
+        let image_maps = maps_of(&vgpu.config, pins) + vgpu.chunks.maps().spare;
+        let maps = image_maps as usize + vgpu.ram.count();
         if self.iova.map_count(vm) as usize != maps || !vgpu.bus.is_unused() {
             let part = format!("{maps} maps for DMA");
             wrong = wrong.and(Err(Inconsistency::NotHeld { part }));

@@ -36,6 +36,7 @@ use self::passing::give_back;
 pub(super) use self::passing::give_back_to;
 use self::seen::{Places, Reread, Seen};
 use super::Cx;
+use super::images::maps_for_windows;
 use super::live_userd::LiveUserd;
 use super::requests::reader;
 use super::running::Running;
@@ -45,7 +46,7 @@ use crate::device::window_layout::WindowLayout;
 use crate::device::{Blocked, Queued, Vgpu};
 use crate::event::{Action, Place, Tick, VmId};
 use crate::inspect::{Inspect, Tree};
-use crate::memory::{ChunkNo, ChunkPlace, GuestPage};
+use crate::memory::{ChunkNo, ChunkPlace, GuestPage, Piece};
 
 /// Pages that are fetched in one step. What a guest shows at once takes as many steps as it needs.
 const FETCHED_AT_ONCE: usize = 64;
@@ -91,14 +92,20 @@ pub(crate) struct LiveWindows {
     /// Pages of data that are being fetched, to become instance memory.
     #[serde(default)]
     coming: BTreeSet<u32>,
+    /// Pages that are being fetched so that a window can show them.
+    #[serde(default)]
+    asked_for: BTreeSet<u32>,
+    /// Chunks of which such pages have become instance memory, and may have no map yet.
+    #[serde(default)]
+    adopted: BTreeSet<ChunkNo>,
     /// USERD, as the client maps it.
     #[serde(default)]
     pub(crate) userd: LiveUserd,
     /// Chunks that have to go to host RAM before the guest's store is answered.
     waits_for: BTreeSet<ChunkNo>,
-    /// Chunks that have to stand still before it is answered, and what windows show then.
+    /// Pieces of the image that nothing may reach for a moment before it is answered, and what windows show then.
     #[serde(default)]
-    stands_for: BTreeSet<ChunkNo>,
+    stands_for: BTreeSet<Piece>,
     #[serde(default, with = "crate::saved::pairs")]
     wanted: BTreeMap<u32, u32>,
     patience: Patience,
@@ -114,6 +121,8 @@ impl LiveWindows {
             seen: Seen::default(),
             passing: BTreeSet::new(),
             coming: BTreeSet::new(),
+            asked_for: BTreeSet::new(),
+            adopted: BTreeSet::new(),
             userd: LiveUserd::default(),
             waits_for: BTreeSet::new(),
             stands_for: BTreeSet::new(),
@@ -128,11 +137,22 @@ impl LiveWindows {
         self.seen = Seen::default();
         self.passing.clear();
         self.coming.clear();
+        self.asked_for.clear();
+        self.adopted.clear();
         self.userd = LiveUserd::default();
         self.waits_for.clear();
         self.stands_for.clear();
         self.wanted.clear();
         self.patience = Patience::default();
+    }
+
+    /// A page in VRAM became instance memory. `true` if that is for a window: it is mapped once windows show what they are to show.
+    pub(crate) fn note_adopted(&mut self, page: GuestPage, chunk: ChunkNo) -> bool {
+        let is_for_window = self.asked_for.remove(&page.0);
+        if is_for_window {
+            self.adopted.insert(chunk);
+        }
+        is_for_window
     }
 
     /// Whether a guest's store waits for what they are to show.
@@ -158,7 +178,7 @@ impl Inspect for LiveWindows {
         tree.count("runs", self.living.runs());
         tree.count("shown_elsewhere_too", self.living.aliases());
         tree.count("chunks_waited_for", self.waits_for.len());
-        tree.count("chunks_to_stand", self.stands_for.len());
+        tree.count("pieces_to_stand", self.stands_for.len());
         tree.count("pages_of_data", self.passing.len());
         tree.part("userd", &self.userd);
     }
@@ -180,7 +200,7 @@ enum Needs {
 struct Unready {
     fetch: Vec<GuestPage>,
     spill: BTreeSet<ChunkNo>,
-    stand: BTreeSet<ChunkNo>,
+    stand: BTreeSet<Piece>,
     rests: bool,
 }
 
@@ -188,8 +208,13 @@ impl Running {
     /// A VM's client may map its windows from now on.
     pub(super) fn let_windows(&mut self, vm: VmId) {
         let layout = WindowLayout::new(self.config.bar1_bytes, self.config.bar3_bytes);
+        let (pins, bus) = (self.config.bus.pins, &mut self.iova);
         if let Some(vgpu) = self.vms.get_mut(&vm).filter(|vgpu| vgpu.live.is_none()) {
             vgpu.live = Some(LiveWindows::new(layout));
+            let maps = maps_for_windows(&vgpu.config);
+            if pins && bus.reserve_maps(maps, Some(vm)) {
+                vgpu.chunks.maps_mut().spare = maps;
+            }
         }
     }
 
@@ -260,7 +285,10 @@ impl Running {
             self.guest_error(vm, what, cx);
         }
         match self.show_windows(vm, at_once, now, cx) {
-            true => Ok(request),
+            true => {
+                self.map_instance(vm, cx);
+                Ok(request)
+            }
             false => {
                 // The rest when it has its turn again.
                 self.volatile.ready.insert(vm);
@@ -404,6 +432,8 @@ impl Running {
         cx: &mut Cx<'_>,
     ) -> Option<Option<BTreeMap<crate::event::Token, GuestPage>>> {
         if !unready.fetch.is_empty() {
+            let live = self.vms.get_mut(&vm)?.live.as_mut()?;
+            live.asked_for.extend(unready.fetch.iter().map(|page| page.0));
             let pages = self.fetch(vm, &unready.fetch, cx);
             if !pages.is_empty() {
                 return Some(Some(pages));

@@ -30,7 +30,6 @@ use crate::device::{SpaceId, Vgpu};
 use crate::event::{Action, Token};
 use crate::host::PhysChannel;
 use crate::notice::MoveId;
-use crate::reason::MoveCause;
 
 /// Time between two looks. Grids of a few hundred microseconds are not worth closer ones.
 const LOOK_NS: u64 = 100_000;
@@ -50,7 +49,7 @@ impl Running {
         let vgpu = self.vms.get(&head.vm).filter(|vgpu| !vgpu.leaves());
         let leaves = self.is_written_by_leaving(&head);
         let stops = vgpu.filter(|vgpu| leaves || !to_stop(vgpu, &head).is_empty());
-        let is_for_somebody = matches!(head.cause, MoveCause::Demand { .. });
+        let is_for_somebody = head.is_waited_for();
         let patience = stops.map(|vgpu| vgpu.drains.patience(is_for_somebody));
         let stage = Stage::Awaiting {
             until: cx.now.after(patience.unwrap_or(0)),

@@ -30,7 +30,7 @@ use crate::device::Vgpu;
 use crate::event::{Tick, VmId};
 use crate::host::{CopyRun, PhysChannel};
 use crate::inspect::{Inspect, Tree};
-use crate::memory::ChunkNo;
+use crate::memory::{ChunkNo, Piece};
 use crate::notice::{Direction, MoveId, MoveStage, Notice};
 use crate::reason::{MoveCause, RollBack};
 
@@ -142,9 +142,10 @@ pub(super) struct Head {
     pub(super) was_aside: bool,
     /// The host did not map one of the images.
     pub(super) is_refused: bool,
-    /// Nothing is copied: the chunks stay where they are and stand still, so that pages of their images can change their place.
+    /// Nothing is copied: the chunks stay where they are, and what reaches these pieces of their images stands still, so that pages of them can change
+    /// their place. None for a move that goes elsewhere.
     #[serde(default)]
-    pub(super) stays: bool,
+    pub(super) stands: Vec<Piece>,
     /// Bytes that are copied; less than the chunks have where instance memory or an equal copy needs none.
     pub(super) copied: u64,
     /// When the copy began, and how long it took.
@@ -264,7 +265,7 @@ impl Head {
             suspension: None,
             was_aside: false,
             is_refused: false,
-            stays: false,
+            stands: Vec::new(),
             copied: 0,
             copy_began: now,
             copying_ns: 0,
@@ -283,9 +284,19 @@ impl Head {
         }
     }
 
+    /// Whether an access of a guest waits for it.
+    pub(super) fn is_waited_for(&self) -> bool {
+        matches!(self.cause, MoveCause::Demand { .. } | MoveCause::Shown)
+    }
+
+    /// Whether its chunks stay where they are.
+    pub(super) fn stays(&self) -> bool {
+        !self.stands.is_empty()
+    }
+
     /// The chunks that go elsewhere.
     pub(super) fn moved(&self) -> &[ChunkNo] {
-        match self.stays {
+        match self.stays() {
             true => &[],
             false => &self.chunks,
         }

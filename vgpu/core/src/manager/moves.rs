@@ -71,7 +71,7 @@ impl Running {
                 vgpu.passed_over_until = cx.now.after(over_ns);
             }
         }
-        if !moving.head.stays {
+        if !moving.head.stays() {
             let what = Observation::RolledBack {
                 vm,
                 direction: moving.head.direction,
@@ -258,9 +258,9 @@ impl Running {
         let actions = &mut *cx.actions;
         let placed = contained("placing its chunks anew", || place_anew(head, vgpu, actions));
         let chunks = head.moved().to_vec();
-        let standing = head.stays.then(|| head.chunks.clone());
+        let standing = head.stands.clone();
         let mut emptied = self.believe(vm, placed).unwrap_or_default();
-        if let Some(standing) = standing {
+        if !standing.is_empty() {
             self.show_while_standing(vm, &standing, cx);
         }
         let done = self.on_shadows(vm, "pointing entries to the new place", None, cx, |shadows| {
@@ -347,7 +347,7 @@ impl Running {
             copied: head.copied,
             pause_ns,
         });
-        if !head.stays {
+        if !head.stays() {
             self.observe(&Observation::Moved {
                 vm: head.vm,
                 direction: head.direction,

@@ -16,11 +16,11 @@ use super::running::Running;
 use crate::device::{Space, Vgpu};
 use crate::event::{Tick, VmId};
 use crate::host::{Job, Pause, PhysChannel};
-use crate::memory::ChunkNo;
+use crate::memory::Piece;
 use crate::notice::{MoveId, Notice};
 use crate::reason::RollBack;
 
-/// Most work of looking for entries that lead to pages of one chunk, ns. What is not seen by then counts as found.
+/// Most work of looking for entries that lead to pages of one piece, ns. What is not seen by then counts as found.
 const LOOK_WORK: u64 = 100_000;
 
 impl Running {
@@ -198,27 +198,26 @@ pub(super) fn to_stop(vgpu: &Vgpu, head: &Head) -> Vec<(u8, PhysChannel)> {
 
 /// Whether an address space of the VM maps a chunk that moves for stores, or reaches the image of one that stays.
 pub(super) fn is_in_the_way(vgpu: &Vgpu, space: &Space, head: &Head) -> bool {
-    let mut chunks = head.chunks.iter();
-    match head.stays {
-        true => {
-            !planted::is(Fault::StandingStopsNobody) && chunks.any(|&chunk| reaches_image(vgpu, space, chunk))
-        }
-        false => chunks
-            .flat_map(|&chunk| vgpu.chunks.guest_frames(chunk))
-            .any(|frame| space.shadow.reaches(frame).is_some_and(|reach| reach.writable)),
+    if head.stays() {
+        let mut pieces = head.stands.iter();
+        return !planted::is(Fault::StandingStopsNobody)
+            && pieces.any(|&piece| reaches_image(vgpu, space, piece));
     }
+    let chunks = head.chunks.iter();
+    let mut frames = chunks.flat_map(|&chunk| vgpu.chunks.guest_frames(chunk));
+    frames.any(|frame| space.shadow.reaches(frame).is_some_and(|reach| reach.writable))
 }
 
-/// Whether an address space may name a page of a chunk's image: of one in VRAM those that are instance memory.
-fn reaches_image(vgpu: &Vgpu, space: &Space, chunk: ChunkNo) -> bool {
+/// Whether an address space may name a page of this piece of an image: one of a chunk in host RAM, or instance memory.
+fn reaches_image(vgpu: &Vgpu, space: &Space, piece: Piece) -> bool {
     let chunks = &vgpu.chunks;
+    let Some(chunk) = chunks.of(piece.at()) else {
+        return false;
+    };
     let is_reached = chunks
         .guest_frames(chunk)
         .any(|frame| space.shadow.reaches(frame).is_some());
     let mut work = Work::limited(LOOK_WORK);
-    is_reached
-        && (chunks.is_out(chunk)
-            || chunks
-                .instance_pages(chunk)
-                .any(|page| space.shadow.may_name(page.base(), &mut work)))
+    let mut pages = piece.all().filter(|page| chunks.wants_map(*page));
+    is_reached && pages.any(|page| space.shadow.may_name(page.base(), &mut work))
 }

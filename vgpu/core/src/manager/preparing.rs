@@ -12,7 +12,9 @@
 //!
 //! Moves can come one behind the other: a `max` that was lowered by 40 chunks, a pass that brings back what fits. A VM that stood still
 //! for one of them runs three times as long before the next one stops it, so that it stands for a quarter of its time. A move for a demand
-//! does not wait: the guest that made it stands still too.
+//! or a window does not wait: the guest that made it stands still too.
+
+use std::collections::BTreeSet;
 
 use planted::Fault;
 
@@ -23,7 +25,7 @@ use super::pauses::to_stop;
 use super::running::Running;
 use crate::device::Vgpu;
 use crate::event::{Action, VmId};
-use crate::memory::{ChunkNo, ChunkPlace};
+use crate::memory::{ChunkNo, ChunkPlace, Piece};
 use crate::notice::{Direction, MoveId};
 use crate::reason::{Inconsistency, MoveCause, RollBack};
 
@@ -78,15 +80,20 @@ impl Running {
         true
     }
 
-    /// Has what reaches the images of these chunks stand still, for pages of a window. `false`: nothing changed.
-    pub(super) fn start_standing(&mut self, vm: VmId, chunks: Vec<ChunkNo>, cx: &mut Cx<'_>) -> bool {
+    /// Has what reaches these pieces of a VM's image stand still, for pages of a window. `false`: nothing changed.
+    pub(super) fn start_standing(&mut self, vm: VmId, pieces: Vec<Piece>, cx: &mut Cx<'_>) -> bool {
         assert!(self.mover.is_idle(), "one move at a time");
         let Some(vgpu) = self.vms.get(&vm).filter(|vgpu| !vgpu.leaves()) else {
             return false;
         };
         let what = (Direction::Spill, MoveCause::Shown);
+        let chunks: BTreeSet<ChunkNo> = pieces
+            .iter()
+            .filter_map(|piece| vgpu.chunks.of(piece.at()))
+            .collect();
+        let chunks = chunks.into_iter().collect();
         let mut head = Head::new(self.mover.next_id(), vm, what, chunks, cx.now);
-        head.stays = true;
+        head.stands = pieces;
         cx.tell(head.started(vgpu));
         self.rest(head, cx);
         true
@@ -135,7 +142,7 @@ impl Running {
 
     /// Lets the VM run its time, if the move will stop it and nobody waits for it.
     fn rest(&mut self, head: Head, cx: &mut Cx<'_>) {
-        let is_for_somebody = matches!(head.cause, MoveCause::Demand { .. });
+        let is_for_somebody = head.is_waited_for();
         let rests = |vgpu: &Vgpu| !is_for_somebody && !to_stop(vgpu, &head).is_empty();
         let last = self.vms.get(&head.vm).filter(|vgpu| rests(vgpu));
         let until = last
@@ -171,7 +178,7 @@ impl Running {
     pub(super) fn stop_for(&mut self, moving: Move, is_at_work: bool, cx: &mut Cx<'_>) {
         let head = &moving.head;
         let (vm, chunks) = (head.vm, head.chunks.clone());
-        let is_spill = head.direction == Direction::Spill && !head.stays;
+        let is_spill = head.direction == Direction::Spill && !head.stays();
         let reason = match () {
             () if self.vms.get(&vm).is_none_or(|vgpu| vgpu.leaves()) => Some(RollBack::Leaving),
             // A channel that the guest unbound, and that has not left the card. It was waited for.

@@ -297,11 +297,14 @@ impl Running {
 /// As after power-on. DMA maps stay: they are the VMM's, not the guest's.
 fn reset(vgpu: &mut Vgpu) {
     vgpu.units.reset();
+    let spare = vgpu.chunks.maps().spare;
     vgpu.chunks = Chunks::new(
         vgpu.config.guest_vram,
         vgpu.config.chunk_bytes,
         vgpu.chunks.image(),
     );
+    // They are promised to the VM until it goes.
+    vgpu.chunks.maps_mut().spare = spare;
     if let Some(live) = &mut vgpu.live {
         live.forget();
     }

@@ -7,7 +7,7 @@ use planted::Fault;
 use serde::{Deserialize, Serialize};
 use shadow_pt::{FramePlacement, GuestFrame, Placement, ReachChange, ShadowSpace};
 
-use super::History;
+use super::{History, ImageMaps, Piece};
 use crate::saved::Unsound;
 
 mod inspection;
@@ -74,8 +74,6 @@ struct Chunk {
     written: u32,
     /// A move of it is under way: stores through windows wait.
     moving: bool,
-    /// The card reaches its image. Kept up only where images are mapped by chunk.
-    mapped: bool,
     history: History,
 }
 
@@ -96,6 +94,9 @@ pub(crate) struct Chunks {
     /// Chunks in VRAM whose image still holds memory, with an old copy: the next spill finds it ready. Nothing reads it.
     stale: BTreeSet<ChunkNo>,
     stale_bytes: u64,
+    /// What of the image the card reaches. Kept up only where maps pin memory.
+    #[serde(default)]
+    maps: ImageMaps,
     /// Chunks whose reach changed since it was last noted.
     changed_reach: BTreeSet<ChunkNo>,
     /// Chunks that a sync under way asked memory for: they are in use, though nothing reaches them before it is built.
@@ -116,7 +117,6 @@ impl Chunks {
                     reached: 0,
                     written: 0,
                     moving: false,
-                    mapped: false,
                     history: History::default(),
                 };
                 count
@@ -128,6 +128,7 @@ impl Chunks {
             sums: ChunkSums::default(),
             stale: BTreeSet::new(),
             stale_bytes: 0,
+            maps: ImageMaps::default(),
             changed_reach: BTreeSet::new(),
             expected: BTreeSet::new(),
         };
@@ -248,23 +249,49 @@ impl Chunks {
         self.sums.replace(before, self.part(chunk));
     }
 
-    pub(crate) fn is_mapped(&self, chunk: ChunkNo) -> bool {
-        self.chunks[chunk.0 as usize].mapped
+    /// What of the image the card has maps of.
+    pub(crate) fn maps(&self) -> &ImageMaps {
+        &self.maps
     }
 
-    pub(crate) fn set_mapped(&mut self, chunk: ChunkNo, mapped: bool) {
-        let before = self.part(chunk);
-        self.chunks[chunk.0 as usize].mapped = mapped;
-        self.sums.replace(before, self.part(chunk));
+    pub(crate) fn maps_mut(&mut self) -> &mut ImageMaps {
+        &mut self.maps
     }
 
-    /// Whether a shadow entry may name the chunk's image.
-    pub(crate) fn wants_map(&self, chunk: ChunkNo) -> bool {
-        match self.place(chunk) {
+    /// All of the chunk's pages.
+    pub(crate) fn whole(&self, chunk: ChunkNo) -> Piece {
+        Piece {
+            first: GuestPage::of(self.base(chunk)),
+            pages: (self.bytes(chunk) / SMALL_PAGE) as u32,
+        }
+    }
+
+    /// Whether a shadow entry may name a page's place in the image: instance memory, and what is in host RAM.
+    pub(crate) fn wants_map(&self, page: GuestPage) -> bool {
+        self.of(page.base()).is_some_and(|chunk| match self.place(chunk) {
             ChunkPlace::Unbacked => false,
             ChunkPlace::Spilled => true,
-            ChunkPlace::Resident(_) | ChunkPlace::Both(_) => self.has_instance(chunk),
+            ChunkPlace::Resident(_) | ChunkPlace::Both(_) => self.is_instance(page),
+        })
+    }
+
+    /// Runs of the chunk's pages that want a map and have none.
+    pub(crate) fn unmapped(&self, chunk: ChunkNo) -> Vec<Piece> {
+        match self.place(chunk) {
+            ChunkPlace::Unbacked => Vec::new(),
+            ChunkPlace::Spilled => self.maps.gaps(self.whole(chunk)),
+            ChunkPlace::Resident(_) | ChunkPlace::Both(_) => {
+                let pages = self.instance_pages(chunk);
+                Piece::runs(pages.filter(|page| self.maps.of(*page).is_none()))
+            }
         }
+    }
+
+    /// Pieces of the chunk's image that are mapped, and none of whose pages wants that.
+    pub(crate) fn mapped_in_vain(&self, chunk: ChunkNo) -> Vec<Piece> {
+        let pieces = self.maps.within(self.whole(chunk));
+        let in_vain = pieces.filter(|piece| !piece.all().any(|page| self.wants_map(page)));
+        in_vain.collect()
     }
 
     /// An address space began or ceased to reach a frame. A writable reach ends "both": there is no dirty bit.
@@ -368,7 +395,11 @@ impl Chunks {
     /// A chunk whose old copy may be dropped, which it is with this call. None of those that a move is about to write, or
     /// that the card reaches: it would keep the pages that are given back.
     pub(crate) fn take_stale(&mut self) -> Option<ChunkNo> {
-        let may_go = |chunk: &&ChunkNo| !self.is_moving(**chunk) && !self.is_mapped(**chunk);
+        let is_mapped = |chunk: ChunkNo| {
+            let mut pieces = self.maps.within(self.whole(chunk));
+            pieces.any(|piece| piece.all().any(|page| !self.is_instance(page)))
+        };
+        let may_go = |chunk: &&ChunkNo| !self.is_moving(**chunk) && !is_mapped(**chunk);
         let chunk = self.stale.iter().find(may_go).copied()?;
         self.forget_stale(chunk);
         Some(chunk)
@@ -409,10 +440,6 @@ impl Chunks {
 
     pub(crate) fn is_instance(&self, page: GuestPage) -> bool {
         self.instance[page.0 as usize / 64] & 1 << (page.0 % 64) != 0
-    }
-
-    fn has_instance(&self, chunk: ChunkNo) -> bool {
-        self.instance_pages(chunk).next().is_some()
     }
 
     /// The chunk's pages that are instance memory.
@@ -519,6 +546,12 @@ impl Chunks {
         Unsound::unless(
             self.chunks.len() as u64 == count && self.instance.len() as u64 == pages.div_ceil(64),
             "the chunks are others than guest VRAM has",
+        )?;
+        let chunk_pages = u32::try_from(self.chunk_bytes / SMALL_PAGE).unwrap_or(u32::MAX);
+        Unsound::unless(
+            self.maps
+                .is_sound(u32::try_from(pages).unwrap_or(u32::MAX), chunk_pages.max(1)),
+            "maps of its image",
         )?;
         let mut named = self.expected.iter().chain(&self.changed_reach);
         Unsound::unless(named.all(|&chunk| self.contains(chunk)), "unknown chunks")?;
@@ -645,7 +678,8 @@ mod tests {
             chunks.keep_stale(chunk);
         }
         chunks.set_moving(ChunkNo(1), true);
-        chunks.set_mapped(ChunkNo(2), true);
+        let whole = chunks.whole(ChunkNo(2));
+        chunks.maps_mut().insert(whole);
         assert_eq!(
             (chunks.take_stale(), chunks.take_stale()),
             (Some(ChunkNo(3)), None)
@@ -658,12 +692,26 @@ mod tests {
         let mut chunks = chunks();
         let resident = || ChunkPlace::Resident((0..16).map(FrameNo).collect());
         chunks.set_instance(GuestPage(513));
-        assert!(!chunks.wants_map(ChunkNo(1)), "unbacked");
+        assert!(!chunks.wants_map(GuestPage(513)), "unbacked");
         chunks.set_place(ChunkNo(0), resident());
         chunks.set_place(ChunkNo(1), resident());
         chunks.set_place(ChunkNo(2), ChunkPlace::Spilled);
-        let wanted = [0, 1, 2].map(|chunk| chunks.wants_map(ChunkNo(chunk)));
-        assert_eq!(wanted, [false, true, true]);
+        let wanted = [0, 512, 513, 1024].map(|page| chunks.wants_map(GuestPage(page)));
+        assert_eq!(wanted, [false, false, true, true]);
+        let unmapped = |chunks: &Chunks| [0, 1, 2].map(|chunk| chunks.unmapped(ChunkNo(chunk)));
+        let page = Piece {
+            first: GuestPage(513),
+            pages: 1,
+        };
+        let all = chunks.whole(ChunkNo(2));
+        assert_eq!(unmapped(&chunks), [vec![], vec![page], vec![all]]);
+        for piece in [page, all] {
+            chunks.maps_mut().insert(piece);
+        }
+        assert_eq!(unmapped(&chunks), [vec![], vec![], vec![]]);
+        chunks.set_place(ChunkNo(2), resident());
+        let in_vain = [1, 2].map(|chunk| chunks.mapped_in_vain(ChunkNo(chunk)));
+        assert_eq!(in_vain, [vec![], vec![all]]);
     }
 
     #[test]
@@ -693,7 +741,6 @@ mod tests {
                         drop(chunks.set_place(chunk, ChunkPlace::Both(frames())));
                     }
                     6 => chunks.set_moving(chunk, is_so),
-                    7 => chunks.set_mapped(chunk, is_so),
                     8 => chunks.expect([chunk]),
                     9 => chunks.end_expecting(),
                     _ => {

@@ -2,21 +2,23 @@
 
 use std::collections::BTreeSet;
 
-use fermi_spec::addr::{Iova, SMALL_PAGE};
+use fermi_spec::addr::SMALL_PAGE;
 use planted::Fault;
 
 use super::{PAGE_MOVED, RUN_MOVED, RUN_MOVED_STILL};
 use crate::device::Vgpu;
 use crate::device::living::{Changes, PageRun};
-use crate::event::{Action, Passage, Place, VmId};
+use crate::event::{Action, Passage, VmId};
 use crate::manager::Cx;
-use crate::memory::{ChunkNo, GuestPage, Reach};
+use crate::manager::images::{map_piece, unmap_pieces};
+use crate::memory::{ChunkNo, GuestPage, Piece, Reach};
 
-/// Work for a map of a chunk's image that goes and comes again: the host pins each page.
-const MAP_RENEWED: u64 = 300_000;
+/// Work for a map of a piece of an image that goes and comes again, and for each of its pages, which the host pins.
+const MAP_RENEWED: u64 = 50_000;
+const PAGE_PINNED: u64 = 500;
 
-/// Tells the edge which pages live where from now on. A map that pins memory shows what was there when it was made: those of chunks whose
-/// pages change their place go before and come again behind.
+/// Tells the edge which pages live where from now on. A map that pins memory shows what was there when it was made: pieces of the image whose
+/// pages change their place are unmapped before and mapped again behind, what has changed apart from the rest.
 pub(super) fn carry_out(vgpu: &mut Vgpu, changes: &Changes, cx: &mut Cx<'_>) {
     let vm = vgpu.id;
     for run in &changes.back {
@@ -24,15 +26,13 @@ pub(super) fn carry_out(vgpu: &mut Vgpu, changes: &Changes, cx: &mut Cx<'_>) {
         pages_of(run).for_each(|page| vgpu.stores.note(page.base()));
     }
     let runs = changes.back.iter().chain(&changes.lent);
-    let chunks: BTreeSet<ChunkNo> = runs.flat_map(|run| chunks_of(vgpu, run)).collect();
-    let pinned: Vec<ChunkNo> = chunks
-        .into_iter()
-        .filter(|chunk| vgpu.chunks.is_mapped(*chunk) && !planted::is(Fault::PinnedPageChanged))
-        .collect();
-    for &chunk in &pinned {
-        let (iova, bytes) = (image_of(vgpu, chunk), vgpu.chunks.bytes(chunk));
-        cx.actions.push(Action::UnmapDma { iova, bytes });
-    }
+    let changed: BTreeSet<GuestPage> = runs.flat_map(pages_of).collect();
+    let maps = vgpu.chunks.maps();
+    let pinned: BTreeSet<Piece> = match planted::is(Fault::PinnedPageChanged) {
+        true => BTreeSet::new(),
+        false => changed.iter().filter_map(|page| maps.of(*page)).collect(),
+    };
+    unmap_pieces(vgpu, pinned.iter().copied(), cx);
     for (runs, is_lent) in [(&changes.back, false), (&changes.lent, true)] {
         for run in runs {
             let is_reached = pinned.is_empty() && is_reached(vgpu, run);
@@ -41,23 +41,24 @@ pub(super) fn carry_out(vgpu: &mut Vgpu, changes: &Changes, cx: &mut Cx<'_>) {
             cx.actions.push(passage(vm, run, is_lent, is_reached));
         }
     }
-    for &chunk in &pinned {
-        vgpu.share.charge(MAP_RENEWED);
-        cx.actions.push(Action::MapDma {
-            iova: image_of(vgpu, chunk),
-            bytes: vgpu.chunks.bytes(chunk),
-            memory: Place::Image {
-                vm,
-                at: vgpu.chunks.base(chunk),
-            },
-            writable: true,
-            refusable: false,
-        });
+    for piece in pinned {
+        for part in parts(vgpu, piece, &changed) {
+            vgpu.share
+                .charge(MAP_RENEWED + u64::from(part.pages) * PAGE_PINNED);
+            cx.actions.push(map_piece(vgpu, part, false));
+        }
     }
 }
 
-fn image_of(vgpu: &Vgpu, chunk: ChunkNo) -> Iova {
-    vgpu.chunks.image().offset(vgpu.chunks.base(chunk).0)
+/// How a piece is mapped again: the pages that have changed apart from the others, as far as the VM has maps for that.
+fn parts(vgpu: &Vgpu, piece: Piece, changed: &BTreeSet<GuestPage>) -> Vec<Piece> {
+    let wanted = || piece.all().filter(|page| vgpu.chunks.wants_map(*page));
+    let mut parts = Piece::runs(wanted().filter(|page| changed.contains(page)));
+    parts.extend(Piece::runs(wanted().filter(|page| !changed.contains(page))));
+    match vgpu.chunks.maps().may_be_apart(parts.len()) {
+        true => parts,
+        false => vec![piece],
+    }
 }
 
 /// The action by which pages go to the window file, or come back.

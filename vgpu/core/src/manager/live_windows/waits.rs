@@ -8,7 +8,7 @@ use crate::device::Vgpu;
 use crate::event::{Tick, VmId};
 use crate::manager::Cx;
 use crate::manager::running::Running;
-use crate::memory::ChunkNo;
+use crate::memory::{ChunkNo, Piece};
 use crate::notice::Direction;
 use crate::reason::MoveCause;
 
@@ -23,11 +23,11 @@ const AGAIN_NS: u64 = 10_000_000;
 pub(in crate::manager) enum Waited {
     /// A chunk goes to host RAM.
     Spill(ChunkNo),
-    /// Chunks stand still where they are.
-    Stand(Vec<ChunkNo>),
+    /// Nothing reaches these pieces of the image for a moment.
+    Stand(Vec<Piece>),
 }
 
-/// A chunk that windows wait for and that is still in VRAM, or else chunks that are to stand still. A look while its move was made ready has named
+/// A chunk that windows wait for and that is still in VRAM, or else what nothing may reach for a moment. A look while its move was made ready has named
 /// it once more.
 fn next_of(vgpu: &Vgpu) -> Option<Waited> {
     let live = vgpu.live.as_ref()?;
@@ -93,7 +93,7 @@ impl Running {
         due.min()
     }
 
-    /// Brings a chunk to host RAM that a window is to show a page of, or has chunks stand still for it. `true` if anything changed.
+    /// Brings a chunk to host RAM that a window is to show a page of, or has what reaches images stand still for it. `true` if anything changed.
     pub(in crate::manager) fn move_to_show(&mut self, cx: &mut Cx<'_>) -> bool {
         let Some((vm, waited)) = self.next_to_show(cx.now) else {
             return false;
@@ -102,7 +102,7 @@ impl Running {
         // Whatever `host_ram` says: a page that is not shown reads as zero, and the chunk's image was promised when the VM attached.
         let is_started = match &waited {
             Waited::Spill(chunk) => self.start_move(vm, what, vec![*chunk], BTreeMap::new(), cx),
-            Waited::Stand(chunks) => self.start_standing(vm, chunks.clone(), cx),
+            Waited::Stand(pieces) => self.start_standing(vm, pieces.clone(), cx),
         };
         if is_started {
             if let Some(live) = self.vms.get_mut(&vm).and_then(|vgpu| vgpu.live.as_mut()) {

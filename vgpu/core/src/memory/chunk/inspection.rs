@@ -16,19 +16,18 @@ impl ChunkPlace {
 
 impl Chunk {
     /// All that a list of chunks shows of one, so that equal neighbours share a line.
-    fn shown(&self) -> (&'static str, Reach, bool, bool) {
-        (self.place.name(), self.reach(), self.moving, self.mapped)
+    fn shown(&self) -> (&'static str, Reach, bool) {
+        (self.place.name(), self.reach(), self.moving)
     }
 
     /// The same as text.
     fn summary(&self) -> String {
-        let (place, reach, moving, mapped) = self.shown();
+        let (place, reach, moving) = self.shown();
         let mut text = place.to_owned();
         for (claim, holds) in [
             ("writable", reach == Reach::Writable),
             ("read-only", reach == Reach::ReadOnly),
             ("moving", moving),
-            ("image mapped", mapped),
         ] {
             if holds {
                 text.push_str(", ");
@@ -48,6 +47,7 @@ impl Inspect for Chunks {
         tree.bytes("spilled", self.spilled);
         tree.bytes("old_copies", self.stale_bytes);
         tree.count("instance_pages", self.instance_pages as usize);
+        tree.count("pieces_mapped", self.maps().len());
         let sums = self.sums();
         tree.bytes("active", sums.active);
         tree.bytes("idle", sums.idle);
@@ -60,7 +60,6 @@ impl Inspect for Chunks {
                 ("both", sums.both_chunks),
                 ("idle", sums.idle_chunks),
                 ("moving", sums.moving_chunks),
-                ("images_mapped", sums.mapped_chunks),
             ] {
                 tree.count(name, chunks as usize);
             }

@@ -20,7 +20,6 @@ pub(crate) struct ChunkSums {
     /// Chunks that nothing reaches, wherever their memory is.
     pub(crate) idle_chunks: u32,
     pub(crate) moving_chunks: u32,
-    pub(crate) mapped_chunks: u32,
 }
 
 impl ChunkSums {
@@ -36,7 +35,6 @@ impl ChunkSums {
             both_chunks,
             idle_chunks,
             moving_chunks,
-            mapped_chunks,
         } = self;
         let bytes = |sum: &mut u64, before, after| *sum = *sum + after - before;
         let chunks = |sum: &mut u32, before, after| *sum = *sum + after - before;
@@ -49,7 +47,6 @@ impl ChunkSums {
         chunks(both_chunks, before.both_chunks, after.both_chunks);
         chunks(idle_chunks, before.idle_chunks, after.idle_chunks);
         chunks(moving_chunks, before.moving_chunks, after.moving_chunks);
-        chunks(mapped_chunks, before.mapped_chunks, after.mapped_chunks);
     }
 }
 
@@ -79,7 +76,6 @@ impl Chunks {
         let mut part = ChunkSums {
             idle_chunks: u32::from(!is_in_use),
             moving_chunks: u32::from(chunk.moving),
-            mapped_chunks: u32::from(chunk.mapped),
             ..ChunkSums::default()
         };
         match &chunk.place {
