@@ -105,7 +105,15 @@ pub(crate) fn figures(vramd: &Path, control: &Path, vm: &str) -> Result<Figures>
     let said = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "vramd metrics: {}", said.trim());
     let text = String::from_utf8(output.stdout).context("metrics that are no text")?;
-    Ok(text.lines().filter_map(|line| parse_figure(line, vm)).collect())
+    Ok(figures_of(&text, vm))
+}
+
+/// The figures of a VM in a broker's metrics.
+pub(crate) fn figures_of(metrics: &str, vm: &str) -> Figures {
+    metrics
+        .lines()
+        .filter_map(|line| parse_figure(line, vm))
+        .collect()
 }
 
 /// `vramd_vm_NAME{gpu="…",vm="VM"} NUMBER`, if it is about that VM.
@@ -117,7 +125,7 @@ fn parse_figure(line: &str, vm: &str) -> Option<(String, u64)> {
 }
 
 /// Whether a line of the log is a warning or worse, or does not look like a log line.
-fn is_complaint(line: &str) -> bool {
+pub(crate) fn is_complaint(line: &str) -> bool {
     !["INFO", "DEBUG", "TRACE"]
         .iter()
         .any(|level| line.contains(&format!(" {level} ")))

@@ -72,6 +72,22 @@ pub(crate) enum Disk<'a> {
     Scratch(&'a Path),
 }
 
+impl Disk<'_> {
+    /// The disk of that number, from 0 on.
+    fn arguments(self, number: usize) -> [String; 4] {
+        let (image, mode) = match self {
+            Self::ReadOnly(image) => (image, "readonly=on"),
+            Self::Scratch(image) => (image, "snapshot=on,cache=unsafe"),
+        };
+        let drive = format!(
+            "file={},format=raw,if=none,id=disk{number},{mode}",
+            image.display()
+        );
+        let device = format!("virtio-blk-pci,drive=disk{number}");
+        ["-drive".to_owned(), drive, "-device".to_owned(), device]
+    }
+}
+
 /// Parameters of a machine and its devices.
 pub(crate) struct GuestConfig<'a> {
     pub(crate) processor: Processor,
@@ -81,7 +97,8 @@ pub(crate) struct GuestConfig<'a> {
     pub(crate) card: Option<&'a Path>,
     /// Image of the first root.
     pub(crate) root: &'a Path,
-    pub(crate) disk: Option<Disk<'a>>,
+    /// `/dev/vda` and so on.
+    pub(crate) disks: &'a [Disk<'a>],
     /// Whether a VT-d unit stands between the card and memory.
     pub(crate) has_iommu: bool,
     /// Further words of the kernel's command line.
@@ -173,13 +190,8 @@ impl Guest {
             });
             command.args(["-device", &device.to_string()]);
         }
-        if let Some(disk) = config.disk {
-            let (image, mode) = match disk {
-                Disk::ReadOnly(image) => (image, "readonly=on"),
-                Disk::Scratch(image) => (image, "snapshot=on,cache=unsafe"),
-            };
-            let drive = format!("file={},format=raw,if=none,id=disk,{mode}", image.display());
-            command.args(["-drive", &drive, "-device", "virtio-blk-pci,drive=disk"]);
+        for (number, disk) in config.disks.iter().enumerate() {
+            command.args(disk.arguments(number));
         }
         command.arg("-kernel").arg(environment.kernel.image());
         command.arg("-initrd").arg(config.root).args(["-append", &kernel]);

@@ -6,6 +6,7 @@
 mod bare_metal;
 mod baseline;
 mod boots;
+mod debian;
 mod icount;
 mod linux;
 mod pinned;
@@ -43,6 +44,12 @@ pub(crate) struct NestedArguments {
     /// Measure instead, in a machine that counts instructions, and compare with integration/nested/baseline.toml
     #[arg(long, conflicts_with = "run")]
     icount: bool,
+    /// Boot two Debians with nouveau and Mesa on vGPUs of that host's card instead, together twice its VRAM
+    #[arg(long, conflicts_with = "icount")]
+    debian: bool,
+    /// With --debian: a few of the driver's tests, and none of Mesa's
+    #[arg(long, requires = "debian", conflicts_with = "run")]
+    brief: bool,
     /// Run on this host and its card at that PCI address, as root, instead of in an emulated machine
     #[arg(long, value_name = "ADDRESS", conflicts_with_all = ["run", "icount", "weakened"])]
     bare_metal: Option<String>,
@@ -90,7 +97,7 @@ struct DemoVm {
 }
 
 /// A command that must be refused, and the text that its one line on stderr must contain.
-const REFUSED: [(&str, &str); 4] = [
+const REFUSED: [(&str, &str); 5] = [
     (
         "vramd demo --gpu vfio:0000:00:1e.0",
         "there is no PCI function 0000:00:1e.0",
@@ -101,6 +108,7 @@ const REFUSED: [(&str, &str); 4] = [
         "bound to no driver, not to vfio-pci: vramd bind",
     ),
     ("vramd bind 1f.2", "is not a PCI address"),
+    ("vramd bind 00:1f.2", "takes no other device from the host"),
 ];
 
 /// A user who is not root, and his group.
@@ -127,7 +135,15 @@ pub(crate) fn run(workspace: &Workspace, arguments: &NestedArguments) -> Result<
     };
     let folder = tempfile::tempdir().context("cannot create a temporary folder")?;
     let programs = programs(workspace, arguments)?;
-    let outcome = if arguments.icount {
+    let outcome = if arguments.debian {
+        let work = match arguments.run.as_slice() {
+            [] => debian::Work::Check {
+                is_brief: arguments.brief,
+            },
+            lines => debian::Work::Lines(lines),
+        };
+        debian::run(workspace, &environment, &programs.vramd, &work, folder.path())
+    } else if arguments.icount {
         icount::measure(&environment, &programs.vramd, folder.path())
             .and_then(|figures| baseline::judge(workspace, figures, arguments.bless))
     } else {
@@ -143,7 +159,7 @@ pub(crate) fn run(workspace: &Workspace, arguments: &NestedArguments) -> Result<
 
 /// The weakened program is not built for speed.
 fn programs(workspace: &Workspace, arguments: &NestedArguments) -> Result<Programs> {
-    let is_checked = arguments.run.is_empty() && !arguments.icount;
+    let is_checked = arguments.run.is_empty() && !arguments.icount && !arguments.debian;
     let weakened = match &arguments.weakened {
         Some(path) => path.clone(),
         None if is_checked => workspace.build_program_with("vramd", "vramd-weakened", "weakened")?,
@@ -228,7 +244,7 @@ fn config<'a>(root: &'a Path, card: &'a Card, has_iommu: bool) -> GuestConfig<'a
         ram_mib: RAM_MIB,
         card: Some(card.socket()),
         root,
-        disk: None,
+        disks: &[],
         has_iommu,
         kernel_options: "iommu=nopt",
     }

@@ -7,7 +7,7 @@
 
 mod alike;
 mod device;
-mod kernel_log;
+pub(crate) mod kernel_log;
 mod measure;
 mod scenario;
 
@@ -23,8 +23,10 @@ use crate::card::{Card, Summary};
 use crate::guest::{Clock, Disk, Guest, GuestConfig, Processor};
 use crate::host_env::{GuestFile, HostEnv};
 use crate::workspace::Workspace;
+pub(crate) use device::EXPECTED;
 use device::{Device, Sizes, Traffic, VMS_MAX, Vgpus};
 use kernel_log::Allowed;
+pub(crate) use scenario::judge;
 use scenario::{Interrupts, Outcome, SCENARIOS, Scenario, Step, TestProgram, Walk, Walked};
 
 const RAM_MIB: u32 = 1024;
@@ -493,13 +495,14 @@ fn walk(
     let arguments = setting.arguments;
     let folder = folder.join(vm);
     std::fs::create_dir_all(&folder).context("cannot create a folder for logs")?;
+    let mesa = [Disk::ReadOnly(setting.environment.mesa.image())];
     let config = GuestConfig {
         processor: Processor::Max,
         clock: Clock::Host,
         ram_mib: RAM_MIB,
         card: Some(socket),
         root,
-        disk: has_mesa.then(|| Disk::ReadOnly(setting.environment.mesa.image())),
+        disks: if has_mesa { &mesa } else { &[] },
         has_iommu: scenario.has_iommu,
         kernel_options: match scenario.interrupts {
             Interrupts::Msi => "",

@@ -92,7 +92,7 @@ fn machine(environment: &HostEnv, root: &Path, folder: &Path) -> Result<Guest> {
         ram_mib: RAM_MIB,
         card: None,
         root,
-        disk: None,
+        disks: &[],
         has_iommu: false,
         kernel_options: FIXED_LAYOUT,
     };

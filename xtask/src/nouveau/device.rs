@@ -49,7 +49,7 @@ const NAMES: [&str; VMS_MAX as usize] = ["a", "b"];
 ///
 /// And a move that met a grid of longer than its budget, as a busy host makes them: it is tried again, and the guest notices nothing. How many
 /// those were is looked at by figures.
-const EXPECTED: [&str; 3] = [
+pub(crate) const EXPECTED: [&str; 3] = [
     " killed: ",
     UNDRAWN,
     "rolled back: its channels did not go idle in time",

@@ -24,12 +24,12 @@ const TROUBLE: [&str; 7] = [
     "blocked for more than",
 ];
 /// Line that a test program writes to the kernel's log around each test; the test's name follows it.
-pub(super) const TEST_BEGIN: &str = "nouveau-test: begin ";
-pub(super) const TEST_END: &str = "nouveau-test: end ";
+pub(crate) const TEST_BEGIN: &str = "nouveau-test: begin ";
+pub(crate) const TEST_END: &str = "nouveau-test: end ";
 
 /// Patterns of the expected lines.
 #[derive(Clone, Debug)]
-pub(super) struct Allowed {
+pub(crate) struct Allowed {
     always: Vec<Regex>,
     /// While the test of that name runs.
     during: BTreeMap<String, Regex>,
@@ -38,11 +38,19 @@ pub(super) struct Allowed {
 }
 
 impl Allowed {
-    pub(super) fn load(workspace: &Workspace) -> Result<Self> {
-        let path = workspace.root().join(PATH);
-        let text = std::fs::read_to_string(&path);
-        let text = text.with_context(|| format!("cannot read {}", path.display()))?;
-        Self::parse(&text).context("patterns of the kernel's log")
+    pub(crate) fn load(workspace: &Workspace) -> Result<Self> {
+        Self::load_with(workspace, &[])
+    }
+
+    /// With patterns of further files, whose paths are from the root of the workspace.
+    pub(crate) fn load_with(workspace: &Workspace, others: &[&str]) -> Result<Self> {
+        let mut patterns = String::new();
+        for path in [PATH].iter().chain(others) {
+            let path = workspace.root().join(path);
+            let text = std::fs::read_to_string(&path);
+            patterns += &text.with_context(|| format!("cannot read {}", path.display()))?;
+        }
+        Self::parse(&patterns).context("patterns of the kernel's log")
     }
 
     fn parse(text: &str) -> Result<Self> {
@@ -60,7 +68,7 @@ impl Allowed {
     }
 
     /// Takes a line of a test program's `--list`: `NAME`, or `NAME log=PATTERN`.
-    pub(super) fn add_test(&mut self, line: &str) -> Result<()> {
+    pub(crate) fn add_test(&mut self, line: &str) -> Result<()> {
         if let Some((name, pattern)) = line.split_once(" log=") {
             let pattern = Regex::new(pattern).with_context(|| format!("the pattern of test {name}"))?;
             self.during.insert(name.to_owned(), pattern);
@@ -69,7 +77,7 @@ impl Allowed {
     }
 
     /// The lines of `dmesg -r` that no pattern covers.
-    pub(super) fn complaints<'a>(&mut self, lines: impl IntoIterator<Item = &'a str>) -> Vec<String> {
+    pub(crate) fn complaints<'a>(&mut self, lines: impl IntoIterator<Item = &'a str>) -> Vec<String> {
         let mut complaints = Vec::new();
         for line in lines {
             let (level, text) = split(line);
@@ -96,7 +104,7 @@ impl Allowed {
 }
 
 /// Level and text of `<4>[   12.345678] text`. A line without a level belongs to the one before it, which decides.
-pub(super) fn split(line: &str) -> (u32, &str) {
+pub(crate) fn split(line: &str) -> (u32, &str) {
     let Some((level, rest)) = line.strip_prefix('<').and_then(|rest| rest.split_once('>')) else {
         return (u32::MAX, line);
     };

@@ -408,7 +408,7 @@ impl<'a> Walk<'a> {
 }
 
 /// Whether a test program is content: all its tests passed or said why they could not be run.
-fn judge(output: &Output) -> Result<String> {
+pub(crate) fn judge(output: &Output) -> Result<String> {
     let of = |word: &str| {
         output
             .lines

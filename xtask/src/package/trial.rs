@@ -49,7 +49,7 @@ impl Host<'_> {
             ram_mib: RAM_MIB,
             card: None,
             root: &root,
-            disk: Some(Disk::Scratch(self.debian.image())),
+            disks: &[Disk::Scratch(self.debian.image())],
             has_iommu: false,
             // What a host does at its start and this one need not.
             kernel_options: "apparmor=0 systemd.show_status=0 systemd.mask=serial-getty@ttyS0.service",
