@@ -133,8 +133,8 @@ struct DemoArguments {
     /// Seed of all random choices
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// How the VMs reach BAR1, BAR3 and PRAMIN: as memory (direct), or by a message for each access (trapped)
-    #[arg(long, value_name = "MODE", default_value = "direct", value_parser = window_mode)]
+    /// How the VMs reach BAR1, BAR3 and PRAMIN: as memory (direct), by a message for each access (trapped), or as memory unless the card is behind an IOMMU (auto)
+    #[arg(long, value_name = "MODE", default_value = "auto", value_parser = window_mode)]
     windows: WindowMode,
     /// How page tables are followed: what changed alone (incremental), or all of them at each flush, to compare with (full-rescan)
     #[arg(long, value_name = "MODE", default_value = "incremental", value_parser = shadow_mode)]
@@ -158,7 +158,7 @@ struct ServeArguments {
     /// Cards and VMs (docs/examples/host.toml)
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
-    /// How clients reach BAR1, BAR3 and PRAMIN on all cards, whatever their `windows` says: direct or trapped
+    /// How clients reach BAR1, BAR3 and PRAMIN on all cards, whatever their `windows` says: auto, direct or trapped
     #[arg(long, value_name = "MODE", value_parser = window_mode)]
     windows: Option<WindowMode>,
     /// How page tables are followed on all cards, whatever their `shadow` says: incremental or full-rescan
@@ -222,9 +222,10 @@ fn card_vram(text: &str) -> Result<u64, String> {
 
 fn window_mode(name: &str) -> Result<WindowMode, String> {
     match name {
+        "auto" => Ok(WindowMode::Auto),
         "direct" => Ok(WindowMode::Direct),
         "trapped" => Ok(WindowMode::Trapped),
-        _ => Err("there are direct and trapped".to_owned()),
+        _ => Err("there are auto, direct and trapped".to_owned()),
     }
 }
 

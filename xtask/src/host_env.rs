@@ -282,9 +282,8 @@ pub(crate) fn run(workspace: &Workspace, arguments: &HostEnvArguments) -> Result
     let mut provider = Provider::new(workspace, !arguments.check)?;
     let environment = provider.everything()?;
     provider.debian()?;
-    let debian_guest = provider.debian_guest()?;
     if let Some(folder) = &arguments.debian_guest {
-        debian_guest.copy_to(folder)?;
+        provider.debian_guest()?.copy_to(folder)?;
     }
     println!("{}", environment.qemu.version);
     for pin in &provider.pins.all()[1..] {

@@ -164,7 +164,7 @@ impl Broker {
     pub fn start(setup: Setup) -> Result<Self, StartError> {
         let capabilities = setup.gpu.capabilities();
         let bars = BarSizes::of(&capabilities)?;
-        let lets_windows = capabilities.lets_windows() && setup.windows == WindowMode::Direct;
+        let lets_windows = capabilities.lets_windows(setup.windows);
         let status = Arc::new(Status::default());
         let asks = setup.interrupt.is_none();
         let wake = Arc::new(Waker::new(event_fd()?));

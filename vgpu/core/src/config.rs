@@ -79,8 +79,10 @@ impl Default for Bus {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum WindowMode {
-    /// As memory that they map, where the card lets that be.
+    /// As memory that they map, where that stops nobody; else each access is a message. Where maps pin memory, a VM is stopped for pages that its GPU uses.
     #[default]
+    Auto,
+    /// As memory that they map, where the card lets that be.
     Direct,
     /// Each access is a message.
     Trapped,

@@ -10,7 +10,7 @@ use fermi_spec::addr::{FrameNo, Iova};
 use fermi_spec::bar::Bar;
 use vm_memory::MmapRegion;
 
-use crate::config::Bus;
+use crate::config::{Bus, WindowMode};
 use crate::event::FrameOwner;
 use crate::host::graph::GraphMicrocode;
 
@@ -44,10 +44,14 @@ pub struct Capabilities {
 }
 
 impl Capabilities {
-    /// Whether pages of an image can live elsewhere and be seen there by the card: it follows what this process's mappings show, or what they
-    /// have shown when a map was made, and maps can be made anew.
-    pub fn lets_windows(&self) -> bool {
-        self.follows_mappings || self.bus.pins
+    /// Whether clients may map windows in this mode. Pages of an image have to live elsewhere then and be seen there by the card: it follows what this
+    /// process's mappings show, or what they have shown when a map was made, and maps can be made anew.
+    pub fn lets_windows(&self, mode: WindowMode) -> bool {
+        match mode {
+            WindowMode::Auto => self.follows_mappings,
+            WindowMode::Direct => self.follows_mappings || self.bus.pins,
+            WindowMode::Trapped => false,
+        }
     }
 }
 

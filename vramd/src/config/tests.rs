@@ -260,7 +260,8 @@ fn search_for_frames_is_one_of_those_there_are() {
 #[test]
 fn windows_are_memory_or_trapped() {
     let with = |line| card_with(line).map(|settings| settings.windows);
-    assert_eq!(with(""), Ok(vgpu::WindowMode::Direct));
+    assert_eq!(with(""), Ok(vgpu::WindowMode::Auto));
+    assert_eq!(with("windows = \"direct\""), Ok(vgpu::WindowMode::Direct));
     assert_eq!(with("windows = \"trapped\""), Ok(vgpu::WindowMode::Trapped));
     let other = with("windows = \"open\"").unwrap_err();
     assert!(other.contains("direct") && other.contains("trapped"), "{other}");
