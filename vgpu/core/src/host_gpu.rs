@@ -123,3 +123,31 @@ pub trait HostGpu: Send {
     /// Whether the card raised its interrupt since the last call. An edge with an eventfd answers from that.
     fn take_interrupt(&mut self) -> bool;
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn windows_are_memory_where_the_card_lets_them_and_without_asking_where_that_stops_nobody() {
+        let card = |follows_mappings, pins| Capabilities {
+            bar1_bytes: 0,
+            bar3_bytes: 0,
+            frames_arrive_zeroed: false,
+            bus: Bus {
+                pins,
+                ..Bus::default()
+            },
+            graph: None,
+            follows_mappings,
+        };
+        let modes = [WindowMode::Auto, WindowMode::Direct, WindowMode::Trapped];
+        for (card, wanted) in [
+            (card(true, false), [true, true, false]),
+            (card(false, true), [false, true, false]),
+            (card(false, false), [false, false, false]),
+        ] {
+            assert_eq!(modes.map(|mode| card.lets_windows(mode)), wanted, "{card:?}");
+        }
+    }
+}

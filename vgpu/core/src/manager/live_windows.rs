@@ -266,25 +266,25 @@ impl Running {
         let hidden = self.hide_unready(vm, &mut shown);
         let runs_max = (RUNS_ALL / self.vms.len().max(1)).max(RUNS_MIN);
         let cut = cut_to_runs(&mut shown, runs_max);
-        let (at_once, stand) = self.showable(vm, &shown, &[]);
-        unready.stand = stand;
+        let at_once = match self.config.bus.pins {
+            true => {
+                let (at_once, stand) = self.showable(vm, &shown, &[]);
+                unready.stand = stand;
+                Some(at_once)
+            }
+            false => None,
+        };
         if let Some(blocked) = self.wait_for_windows(vm, &unready, &shown, cx) {
             return Err(Box::new(match blocked {
                 Some(pages) => Blocked::Fetch { pages, request },
                 None => Blocked::Move { request },
             }));
         }
-        let hidden = hidden + differing(&at_once, &shown).len();
-        if hidden > 0 {
-            let what = || format!("{hidden} pages of a window are not shown yet: the GPU keeps them busy");
-            self.guest_error(vm, what, cx);
-        }
-        if cut > 0 {
-            let what =
-                || format!("{cut} pages of windows are not shown: they lie in more than {runs_max} pieces");
-            self.guest_error(vm, what, cx);
-        }
-        match self.show_windows(vm, at_once, now, cx) {
+        let held_back = at_once
+            .as_ref()
+            .map_or(0, |at_once| differing(at_once, &shown).len());
+        self.tell_unshown(vm, hidden + held_back, (cut, runs_max), cx);
+        match self.show_windows(vm, at_once.unwrap_or(shown), now, cx) {
             true => {
                 self.map_instance(vm, cx);
                 Ok(request)
@@ -294,6 +294,19 @@ impl Running {
                 self.volatile.ready.insert(vm);
                 Err(Box::new(Blocked::Move { request }))
             }
+        }
+    }
+
+    /// Says which pages of windows are not shown: those that are not ready, and those of too many pieces.
+    fn tell_unshown(&mut self, vm: VmId, hidden: usize, (cut, runs_max): (usize, usize), cx: &mut Cx<'_>) {
+        if hidden > 0 {
+            let what = || format!("{hidden} pages of a window are not shown yet: the GPU keeps them busy");
+            self.guest_error(vm, what, cx);
+        }
+        if cut > 0 {
+            let what =
+                || format!("{cut} pages of windows are not shown: they lie in more than {runs_max} pieces");
+            self.guest_error(vm, what, cx);
         }
     }
 

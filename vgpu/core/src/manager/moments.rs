@@ -19,12 +19,13 @@ use fermi_spec::bar::Bar;
 use fermi_spec::regs::PfifoReg;
 use fermi_spec::regs::pfifo::EngineStatus;
 use planted::Fault;
+use shadow_pt::Work;
 
 use super::Cx;
 use super::engine_looks::DRIVEN;
 use super::forecast::PATIENCE_MAX_NS;
 use super::mover::{Head, Move, Stage};
-use super::pauses::{is_in_the_way, to_stop};
+use super::pauses::{LOOK_WORK, is_in_the_way, to_stop};
 use super::running::Running;
 use crate::device::{SpaceId, Vgpu};
 use crate::event::{Action, Token};
@@ -195,6 +196,6 @@ impl Running {
 }
 
 fn is_stopped(vgpu: &Vgpu, space: SpaceId, head: &Head) -> bool {
-    let space = vgpu.spaces.get(&space);
-    space.is_some_and(|space| is_in_the_way(vgpu, space, head))
+    let (space, mut work) = (vgpu.spaces.get(&space), Work::limited(LOOK_WORK));
+    space.is_some_and(|space| is_in_the_way(vgpu, space, head, &mut work))
 }

@@ -8,7 +8,7 @@
 //! What a move leaves to be done besides is done when the pause is over.
 
 use planted::Fault;
-use shadow_pt::Work;
+use shadow_pt::{GuestFrame, Work};
 
 use super::Cx;
 use super::mover::{Head, Move, Stage, Suspension};
@@ -16,12 +16,12 @@ use super::running::Running;
 use crate::device::{Space, Vgpu};
 use crate::event::{Tick, VmId};
 use crate::host::{Job, Pause, PhysChannel};
-use crate::memory::Piece;
+use crate::memory::{GuestPage, Piece};
 use crate::notice::{MoveId, Notice};
 use crate::reason::RollBack;
 
-/// Most work of looking for entries that lead to pages of one piece, ns. What is not seen by then counts as found.
-const LOOK_WORK: u64 = 100_000;
+/// Most work of looking for entries that lead to pieces of images, for all address spaces of a VM together, ns. What is not seen by then counts as found.
+pub(super) const LOOK_WORK: u64 = 100_000;
 
 impl Running {
     /// Takes the channels that can write the chunks off the card; with those that are suspended already, if the move stood aside.
@@ -186,8 +186,8 @@ impl Running {
 
 /// Channels that may not run while a move copies: those whose address space [is in its way](is_in_the_way).
 pub(super) fn to_stop(vgpu: &Vgpu, head: &Head) -> Vec<(u8, PhysChannel)> {
-    let spaces = vgpu.spaces.iter();
-    let in_the_way = spaces.filter(|(_, space)| is_in_the_way(vgpu, space, head));
+    let (spaces, mut work) = (vgpu.spaces.iter(), Work::limited(LOOK_WORK));
+    let in_the_way = spaces.filter(|(_, space)| is_in_the_way(vgpu, space, head, &mut work));
     let in_the_way: Vec<_> = in_the_way.map(|(&id, _)| id).collect();
     vgpu.channels
         .iter()
@@ -197,11 +197,11 @@ pub(super) fn to_stop(vgpu: &Vgpu, head: &Head) -> Vec<(u8, PhysChannel)> {
 }
 
 /// Whether an address space of the VM maps a chunk that moves for stores, or reaches the image of one that stays.
-pub(super) fn is_in_the_way(vgpu: &Vgpu, space: &Space, head: &Head) -> bool {
+pub(super) fn is_in_the_way(vgpu: &Vgpu, space: &Space, head: &Head, work: &mut Work) -> bool {
     if head.stays() {
         let mut pieces = head.stands.iter();
         return !planted::is(Fault::StandingStopsNobody)
-            && pieces.any(|&piece| reaches_image(vgpu, space, piece));
+            && pieces.any(|&piece| reaches_image(vgpu, space, piece, work));
     }
     let chunks = head.chunks.iter();
     let mut frames = chunks.flat_map(|&chunk| vgpu.chunks.guest_frames(chunk));
@@ -209,15 +209,13 @@ pub(super) fn is_in_the_way(vgpu: &Vgpu, space: &Space, head: &Head) -> bool {
 }
 
 /// Whether an address space may name a page of this piece of an image: one of a chunk in host RAM, or instance memory.
-fn reaches_image(vgpu: &Vgpu, space: &Space, piece: Piece) -> bool {
-    let chunks = &vgpu.chunks;
-    let Some(chunk) = chunks.of(piece.at()) else {
-        return false;
+fn reaches_image(vgpu: &Vgpu, space: &Space, piece: Piece, work: &mut Work) -> bool {
+    let is_near = |page: &GuestPage| {
+        let frame = GuestFrame::of(page.base());
+        frame.is_some_and(|frame| space.shadow.reaches(frame).is_some())
     };
-    let is_reached = chunks
-        .guest_frames(chunk)
-        .any(|frame| space.shadow.reaches(frame).is_some());
-    let mut work = Work::limited(LOOK_WORK);
-    let mut pages = piece.all().filter(|page| chunks.wants_map(*page));
-    is_reached && pages.any(|page| space.shadow.may_name(page.base(), &mut work))
+    let mut pages = piece
+        .all()
+        .filter(|page| is_near(page) && vgpu.chunks.wants_map(*page));
+    pages.any(|page| space.shadow.may_name(page.base(), work))
 }

@@ -21,7 +21,7 @@ use planted::Fault;
 use super::Cx;
 use super::isolation::Shadows;
 use super::mover::{ChunkFrames, Head, Move, Stage};
-use super::pauses::to_stop;
+use super::pauses::{LOOK_WORK, to_stop};
 use super::running::Running;
 use crate::device::Vgpu;
 use crate::event::{Action, VmId};
@@ -33,6 +33,8 @@ use crate::reason::{Inconsistency, MoveCause, RollBack};
 const RUNS_FOR: u64 = 3;
 /// But no longer than that, because nothing else moves meanwhile.
 const REST_MAX_NS: u64 = 20_000_000;
+/// Work of having what reaches images stand still: looks at who that is, some five times, and what the card is told.
+const STAND_WORK: u64 = 5 * LOOK_WORK + 100_000;
 
 impl Running {
     /// Starts a move. `targets` holds the frames of each chunk of a refill. `false`: it could not be started, and
@@ -83,9 +85,10 @@ impl Running {
     /// Has what reaches these pieces of a VM's image stand still, for pages of a window. `false`: nothing changed.
     pub(super) fn start_standing(&mut self, vm: VmId, pieces: Vec<Piece>, cx: &mut Cx<'_>) -> bool {
         assert!(self.mover.is_idle(), "one move at a time");
-        let Some(vgpu) = self.vms.get(&vm).filter(|vgpu| !vgpu.leaves()) else {
+        let Some(vgpu) = self.vms.get_mut(&vm).filter(|vgpu| !vgpu.leaves()) else {
             return false;
         };
+        vgpu.share.charge(STAND_WORK);
         let what = (Direction::Spill, MoveCause::Shown);
         let chunks: BTreeSet<ChunkNo> = pieces
             .iter()

@@ -7,10 +7,11 @@ use planted::Fault;
 use serde::{Deserialize, Serialize};
 use shadow_pt::{FramePlacement, GuestFrame, Placement, ReachChange, ShadowSpace};
 
-use super::{History, ImageMaps, Piece};
+use super::{History, ImageMaps};
 use crate::saved::Unsound;
 
 mod inspection;
+mod mapped;
 mod noted;
 mod sums;
 
@@ -247,51 +248,6 @@ impl Chunks {
         let before = self.part(chunk);
         self.chunks[chunk.0 as usize].moving = moving;
         self.sums.replace(before, self.part(chunk));
-    }
-
-    /// What of the image the card has maps of.
-    pub(crate) fn maps(&self) -> &ImageMaps {
-        &self.maps
-    }
-
-    pub(crate) fn maps_mut(&mut self) -> &mut ImageMaps {
-        &mut self.maps
-    }
-
-    /// All of the chunk's pages.
-    pub(crate) fn whole(&self, chunk: ChunkNo) -> Piece {
-        Piece {
-            first: GuestPage::of(self.base(chunk)),
-            pages: (self.bytes(chunk) / SMALL_PAGE) as u32,
-        }
-    }
-
-    /// Whether a shadow entry may name a page's place in the image: instance memory, and what is in host RAM.
-    pub(crate) fn wants_map(&self, page: GuestPage) -> bool {
-        self.of(page.base()).is_some_and(|chunk| match self.place(chunk) {
-            ChunkPlace::Unbacked => false,
-            ChunkPlace::Spilled => true,
-            ChunkPlace::Resident(_) | ChunkPlace::Both(_) => self.is_instance(page),
-        })
-    }
-
-    /// Runs of the chunk's pages that want a map and have none.
-    pub(crate) fn unmapped(&self, chunk: ChunkNo) -> Vec<Piece> {
-        match self.place(chunk) {
-            ChunkPlace::Unbacked => Vec::new(),
-            ChunkPlace::Spilled => self.maps.gaps(self.whole(chunk)),
-            ChunkPlace::Resident(_) | ChunkPlace::Both(_) => {
-                let pages = self.instance_pages(chunk);
-                Piece::runs(pages.filter(|page| self.maps.of(*page).is_none()))
-            }
-        }
-    }
-
-    /// Pieces of the chunk's image that are mapped, and none of whose pages wants that.
-    pub(crate) fn mapped_in_vain(&self, chunk: ChunkNo) -> Vec<Piece> {
-        let pieces = self.maps.within(self.whole(chunk));
-        let in_vain = pieces.filter(|piece| !piece.all().any(|page| self.wants_map(page)));
-        in_vain.collect()
     }
 
     /// An address space began or ceased to reach a frame. A writable reach ends "both": there is no dirty bit.
@@ -619,6 +575,7 @@ impl Chunk {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::memory::Piece;
     use proptest::prelude::*;
 
     fn chunks() -> Chunks {

@@ -21,9 +21,12 @@ use crate::manager::Cx;
 use crate::manager::running::Running;
 use crate::memory::{GuestPage, Piece};
 
+/// Pieces that one move has stand still. What windows are to show beyond that takes others.
+const PIECES_AT_ONCE: usize = 64;
+
 impl Running {
-    /// What of it windows may show while nothing reaches these pieces of the image, and the pieces that this would have to be so of for the
-    /// rest. Places whose turn it is not show what they have shown.
+    /// What of it windows may show while nothing reaches these pieces of the image, and the first of those that this would have to be so of
+    /// for the rest. Places whose turn it is not show what they have shown.
     pub(super) fn showable(
         &self,
         vm: VmId,
@@ -31,13 +34,8 @@ impl Running {
         standing: &[Piece],
     ) -> (BTreeMap<u32, u32>, BTreeSet<Piece>) {
         let mut stand = BTreeSet::new();
-        let pins = self.config.bus.pins;
-        let Some((vgpu, live)) = self
-            .vms
-            .get(&vm)
-            .filter(|_| pins)
-            .and_then(|vgpu| Some((vgpu, vgpu.live.as_ref()?)))
-        else {
+        let vgpu = self.vms.get(&vm);
+        let Some((vgpu, live)) = vgpu.and_then(|vgpu| Some((vgpu, vgpu.live.as_ref()?))) else {
             return (shown.clone(), stand);
         };
         let before = live.living.shown();
@@ -46,7 +44,10 @@ impl Running {
             let pages = [before.get(&place), shown.get(&place)].into_iter().flatten();
             let pieces = pages.filter_map(|page| vgpu.chunks.maps().of(GuestPage(*page)));
             let held: Vec<Piece> = pieces.filter(|piece| !standing.contains(piece)).collect();
-            stand.extend(&held);
+            // Those of one place stand still together, or it would never show another page.
+            if stand.len() < PIECES_AT_ONCE {
+                stand.extend(&held);
+            }
             match shown.get(&place) {
                 _ if !held.is_empty() => {}
                 Some(page) => drop(next.insert(place, *page)),

@@ -20,7 +20,7 @@ const AGAIN_NS: u64 = 10_000_000;
 
 /// What windows wait for.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(in crate::manager) enum Waited {
+enum Waited {
     /// A chunk goes to host RAM.
     Spill(ChunkNo),
     /// Nothing reaches these pieces of the image for a moment.
@@ -55,7 +55,7 @@ impl Running {
     }
 
     /// What a VM's windows wait for, and may have now.
-    pub(in crate::manager) fn next_to_show(&self, now: Tick) -> Option<(VmId, Waited)> {
+    fn next_to_show(&self, now: Tick) -> Option<(VmId, Waited)> {
         // Those behind the last one first.
         let (behind, before) = match self.mover.window_of {
             Some(last) => (
