@@ -2,9 +2,9 @@
 //! them in the user's cache.
 //!
 //! They are QEMU, Debian's kernel with the modules of nouveau, KVM and VFIO, a static busybox, a disk with
-//! Mesa, and two with a Debian that has systemd: a host and a guest. `integration/host-env.toml` pins their versions. Packages are unpacked, never installed
-//! here, and only the cache folder changes. All but the last two need no root. Tools that check the control API, and the Prometheus that
-//! pictures are drawn from, come in the same way, when they are used.
+//! Mesa, and one with a Debian that has systemd; a Debian guest comes when it is used, and so do tools that check the control API and the
+//! Prometheus that pictures are drawn from. `integration/host-env.toml` pins their versions. Packages are unpacked, never installed here, and
+//! only the cache folder changes. Both Debians need root, the others do not.
 
 mod apt;
 mod bootstrap;

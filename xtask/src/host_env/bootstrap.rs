@@ -29,7 +29,7 @@ pub(super) fn bootstrap(
 ) -> Result<PathBuf> {
     ensure!(
         rustix::process::geteuid().is_root(),
-        "files of several users can be made by root only: run `cargo xtask host-env` once as root, with VRAMD_CACHE={}",
+        "files of several users can be made by root only: run this once as root, with VRAMD_CACHE={}",
         cache.folder().display()
     );
     let packages = apt.exact(&pin.packages)?.join(",");
