@@ -253,7 +253,13 @@ impl Laws {
                 self.refills.insert(*vm, (*id, *bytes));
                 self.check_high(*vm, *bytes)?;
             }
-            Notice::MoveStarted { vm, bytes, cause, .. } => self.check_spill(world, *vm, *bytes, *cause)?,
+            Notice::MoveStarted {
+                vm,
+                bytes,
+                cause,
+                comes,
+                ..
+            } => self.check_spill(world, *vm, (*bytes, *comes), *cause)?,
             Notice::Moved { id, .. } | Notice::RolledBack { id, .. } => {
                 self.refills.retain(|_, (under_way, _)| under_way != id);
             }
@@ -363,8 +369,14 @@ impl Laws {
         }
     }
 
-    /// A spill has begun: its bytes are still in VRAM.
-    fn check_spill(&self, world: &World, vm: VmId, bytes: u64, cause: MoveCause) -> Result<(), Violation> {
+    /// A spill has begun, with so many bytes that come in exchange: its bytes are still in VRAM.
+    fn check_spill(
+        &self,
+        world: &World,
+        vm: VmId,
+        (bytes, comes): (u64, u64),
+        cause: MoveCause,
+    ) -> Result<(), Violation> {
         let audit = world.manager.audit().unwrap_or_default();
         let Some(of) = audit.vms.iter().find(|of| of.vm == vm) else {
             return Ok(());
@@ -373,16 +385,21 @@ impl Laws {
         // One that a window shows goes for its own VM, which has it back without the page.
         let is_exchange = cause == MoveCause::Idle { taken_for: vm } || cause == MoveCause::Shown;
         let min = self.bound(vm, |quota| quota.min);
-        if of.resident < min.saturating_add(bytes) && !is_exchange {
+        if comes > bytes {
+            return Err(Violation(format!("{vm} gets {comes} bytes for {bytes}")));
+        }
+        let loses = bytes - comes;
+        if loses > 0 && of.resident < min.saturating_add(loses) && !is_exchange {
             return Err(Violation(format!(
-                "{vm} holds {} bytes, keeps {min} and loses {bytes}",
+                "{vm} holds {} bytes, keeps {min} and loses {loses}",
                 of.resident
             )));
         }
         // One chunk of an exchange may go whatever host RAM holds, where another can come for it only then.
         let chunk = world.chunk_bytes(vm);
         let at_limit = of.resident.saturating_add(chunk) > self.bound(vm, |quota| quota.high.min(quota.max));
-        let is_one = cause == MoveCause::Idle { taken_for: vm } && at_limit && bytes <= chunk;
+        let is_for_own = cause == MoveCause::Idle { taken_for: vm } || comes > 0;
+        let is_one = is_for_own && at_limit && bytes <= chunk;
         if is_one || of.resident > self.bound(vm, |quota| quota.max) || cause == MoveCause::Shown {
             return Ok(());
         }

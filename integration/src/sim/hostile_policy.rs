@@ -64,6 +64,12 @@ impl HostilePolicy {
                 Proposal::Refill { vm, chunks, cause }
             }
             4 => self.host_ram(view),
+            5 => Proposal::Exchange {
+                vm,
+                leave: self.chunks(view.vm(vm), true),
+                come: self.chunks(view.vm(vm), false),
+                cause,
+            },
             _ => Proposal::Nothing,
         }
     }

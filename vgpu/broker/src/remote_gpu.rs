@@ -13,13 +13,13 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use fermi_spec::addr::{FrameNo, Iova};
+use fermi_spec::addr::{FrameNo, GuestVramAddr, Iova};
 use fermi_spec::bar::Bar;
 use fermi_spec::board::Board;
 use fermi_spec::regs::pieces::bus_pieces;
 use vfio_user_server::remote::ANSWER_WAIT;
 use vfio_user_server::{IrqIndex, Region, RemoteError, RemoteFunction};
-use vgpu::{Capabilities, DmaMemory, FrameOwner, HostGpu, HostGpuError};
+use vgpu::{Capabilities, DmaMemory, FrameOwner, HostGpu, HostGpuError, VmId};
 use vmm_sys_util::eventfd::{EFD_CLOEXEC, EFD_NONBLOCK, EventFd};
 
 use crate::pci_card::{board_of, chain, check_bars, config, read_answering};
@@ -240,7 +240,7 @@ impl HostGpu for RemoteGpu {
         }
     }
 
-    fn frame_memory(&self, _: FrameNo) -> Option<DmaMemory> {
+    fn place_memory(&mut self, _: VmId, _: GuestVramAddr) -> Option<DmaMemory> {
         None
     }
 

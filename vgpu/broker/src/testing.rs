@@ -105,7 +105,7 @@ impl HostGpu for FakeGpu {
         Ok(())
     }
 
-    fn frame_memory(&self, _: FrameNo) -> Option<DmaMemory> {
+    fn place_memory(&mut self, _: VmId, _: GuestVramAddr) -> Option<DmaMemory> {
         None
     }
 

@@ -20,7 +20,7 @@ use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use fermi_spec::addr::{FrameNo, Iova};
+use fermi_spec::addr::{FrameNo, GuestVramAddr, Iova};
 use fermi_spec::bar::Bar;
 use fermi_spec::board::Board;
 use fermi_spec::regs::PbusReg;
@@ -28,7 +28,7 @@ use fermi_spec::regs::pieces::bus_pieces;
 use rustix::process::{Resource, getrlimit};
 use vfio_bindings::bindings::vfio::VFIO_PCI_CONFIG_REGION_INDEX;
 use vfio_ioctls::{VfioContainer, VfioDevice, VfioError, VfioIommufd, VfioOps};
-use vgpu::{Bus, Capabilities, DmaMemory, FrameOwner, HostGpu, HostGpuError};
+use vgpu::{Bus, Capabilities, DmaMemory, FrameOwner, HostGpu, HostGpuError, VmId};
 use vmm_sys_util::eventfd::{EFD_CLOEXEC, EFD_NONBLOCK, EventFd};
 
 use crate::pci_card::{board_of, chain, check_bars, config, read_answering};
@@ -313,7 +313,7 @@ impl HostGpu for VfioGpu {
         Ok(())
     }
 
-    fn frame_memory(&self, _: FrameNo) -> Option<DmaMemory> {
+    fn place_memory(&mut self, _: VmId, _: GuestVramAddr) -> Option<DmaMemory> {
         None
     }
 

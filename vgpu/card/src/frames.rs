@@ -307,6 +307,11 @@ impl Frames {
             self.reaper.leave(LeftFile(self.files.remove(&owner)));
             return Ok(());
         }
+        self.keep(owner, at)
+    }
+
+    /// The pages of a place without a frame stay for now; those of the place that was left first may go for it.
+    fn keep(&mut self, owner: Owner, at: u64) -> Result<(), FrameError> {
         let all = self.placed.len();
         let over = self.kept.add(owner, at, all / KEPT_PART);
         match over.and_then(|(owner, at)| Some((self.files.get(&owner)?, at))) {
@@ -340,12 +345,23 @@ impl Frames {
         Ok(Some(backing))
     }
 
-    /// The memory of a frame that has an owner.
-    pub(super) fn memory(&self, frame: FrameNo) -> Option<DmaMemory> {
-        let (owner, at) = (*self.placed.get(frame.0 as usize)?)?;
+    /// The memory of a VM's frame at this address, or where one is about to come: its pages are kept then as if a frame had left them. `None`
+    /// if the VM has no frame at all, or there is no such place.
+    pub(super) fn memory(&mut self, vm: VmId, at: u64) -> Option<DmaMemory> {
+        let owner = Owner::Vm(vm);
+        let is_place = at.is_multiple_of(FRAME) && at < FILE_BYTES_MAX;
+        let file = self.files.get_mut(&owner).filter(|_| is_place)?;
         let start = at - at % WINDOW_BYTES;
+        let region = match file.windows.get(&start) {
+            Some(region) => region.clone(),
+            None => file.map(start).ok()?,
+        };
+        if !file.occupied.contains(&at) {
+            lock(&file.left).entry(at).or_insert(Pages::Clean);
+            self.keep(owner, at).ok()?;
+        }
         Some(DmaMemory {
-            region: self.files.get(&owner)?.windows.get(&start)?.clone(),
+            region,
             offset: at - start,
             bytes: FRAME,
         })
@@ -409,6 +425,45 @@ mod tests {
             backing.slice().write_slice(&[7], 0).unwrap();
             frames.release(FrameNo(1)).unwrap();
         }
+    }
+
+    #[test]
+    fn place_where_a_frame_will_come_has_its_pages_before_and_is_zero_for_it() {
+        let mut frames = Frames::new(8).unwrap();
+        assert!(frames.memory(A, 0).is_none(), "a VM without frames has no file");
+        let backing = frames.claim(FrameNo(0), owner(A, 0)).unwrap().unwrap();
+        fill(&backing);
+        let ready = frames.memory(A, 3 * FRAME).expect("a place");
+        let place = ready
+            .region
+            .get_slice(ready.offset as usize, FRAME as usize)
+            .unwrap();
+        place.read_obj::<u64>(0).unwrap();
+        assert!(frames.memory(A, FRAME + 1).is_none() && frames.memory(A, FILE_BYTES_MAX).is_none());
+        // Chunks of one VM change places: its frame lies elsewhere from now on.
+        frames.release(FrameNo(0)).unwrap();
+        let backing = frames.claim(FrameNo(0), owner(A, 3 * FRAME)).unwrap().unwrap();
+        let mut first = [1];
+        backing.slice().read_slice(&mut first, 0).unwrap();
+        assert_eq!(first, [0]);
+        settle(&frames);
+    }
+
+    #[test]
+    fn places_that_are_made_ready_and_left_are_given_back() {
+        let mut frames = Frames::new(8).unwrap();
+        fill(&frames.claim(FrameNo(0), owner(A, 0)).unwrap().unwrap());
+        for at in 1..20 {
+            let ready = frames.memory(A, at * FRAME).expect("a place");
+            let place = ready
+                .region
+                .get_slice(ready.offset as usize, FRAME as usize)
+                .unwrap();
+            place.write_slice(&[0; FRAME as usize], 0).unwrap();
+        }
+        settle(&frames);
+        let kept = 8 / KEPT_PART as u64;
+        assert!(frames.held_bytes(A).unwrap() <= (1 + kept) * FRAME);
     }
 
     #[test]

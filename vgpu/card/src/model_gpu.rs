@@ -10,10 +10,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use fermi_model::{Backing, CopyMicrocode, Counters, FermiModel, ModelConfig, ModelError, Timing};
-use fermi_spec::addr::{FrameNo, Iova};
+use fermi_spec::addr::{FrameNo, GuestVramAddr, Iova};
 use fermi_spec::bar::Bar;
 use fermi_spec::board::{BAR1_BYTES, BAR3_BYTES, Board};
-use vgpu::{Capabilities, DmaMemory, FrameOwner, GraphMicrocode, HostGpu, HostGpuError};
+use vgpu::{Capabilities, DmaMemory, FrameOwner, GraphMicrocode, HostGpu, HostGpuError, VmId};
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
 use crate::frames::Frames;
@@ -240,8 +240,8 @@ impl HostGpu for ModelGpu {
         self.show(backings)
     }
 
-    fn frame_memory(&self, frame: FrameNo) -> Option<DmaMemory> {
-        self.frames.memory(frame)
+    fn place_memory(&mut self, vm: VmId, at: GuestVramAddr) -> Option<DmaMemory> {
+        self.frames.memory(vm, at.0)
     }
 
     fn stand_still(&mut self, work: &mut dyn FnMut()) -> Result<(), HostGpuError> {

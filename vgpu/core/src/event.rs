@@ -500,8 +500,8 @@ pub enum Action {
         vm: VmId,
         /// Parts of its image: first address and bytes, page-aligned.
         images: Vec<(GuestVramAddr, u64)>,
-        /// Frames that the VM holds, on a card whose frames are host memory.
-        frames: Vec<FrameNo>,
+        /// Where frames of the VM lie or will come, on a card whose frames are host memory.
+        frames: Vec<GuestVramAddr>,
     },
     /// Have the host give the pages behind memory of a VM that starts in host RAM, ahead of whoever stores there. Nobody waits for it and
     /// no event follows. A host that has none costs that VM its vGPU: it was promised this memory when it attached.

@@ -6,12 +6,12 @@
 
 use std::sync::Arc;
 
-use fermi_spec::addr::{FrameNo, Iova};
+use fermi_spec::addr::{FrameNo, GuestVramAddr, Iova};
 use fermi_spec::bar::Bar;
 use vm_memory::MmapRegion;
 
 use crate::config::{Bus, WindowMode};
-use crate::event::FrameOwner;
+use crate::event::{FrameOwner, VmId};
 use crate::host::graph::GraphMicrocode;
 
 /// A run of host memory for DMA: `bytes` from `offset` of a mapping that lives as long as the value.
@@ -110,9 +110,9 @@ pub trait HostGpu: Send {
     /// Frames have a new owner, see [`crate::Action::PlaceFrames`]. Nothing to do on a card that holds its own memory.
     fn place_frames(&mut self, frames: &[FrameNo], owner: FrameOwner) -> Result<(), HostGpuError>;
 
-    /// The host's memory behind a frame, so that its pages can be had before the card writes them; `None` on a card that
-    /// holds its own memory.
-    fn frame_memory(&self, frame: FrameNo) -> Option<DmaMemory>;
+    /// The host's memory behind a frame of a VM at this address, or behind one that will come there, so that its pages can be had before the card
+    /// writes them; `None` on a card that holds its own memory.
+    fn place_memory(&mut self, vm: VmId, at: GuestVramAddr) -> Option<DmaMemory>;
 
     /// Does `work` while no engine of a card that [follows mappings](Capabilities::follows_mappings) touches memory.
     fn stand_still(&mut self, work: &mut dyn FnMut()) -> Result<(), HostGpuError> {

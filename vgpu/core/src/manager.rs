@@ -35,6 +35,7 @@ mod demands;
 mod engine_looks;
 mod engine_time;
 mod errors;
+mod exchanging;
 pub(crate) mod forecast;
 mod gpu_time;
 mod holding;

@@ -95,6 +95,8 @@ pub enum Notice {
         chunks: u32,
         /// Bytes of all chunks together.
         bytes: u64,
+        /// Bytes of other chunks of the VM that come into the frames of these in the same move: an exchange. Otherwise 0.
+        comes: u64,
     },
     /// A stage of a move ended.
     MoveStage {

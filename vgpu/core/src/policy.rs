@@ -131,6 +131,17 @@ pub enum Proposal {
         /// Cause, as for a spill.
         cause: MoveCause,
     },
+    /// Chunks of a VM change places, while it is stopped once.
+    Exchange {
+        /// VM that has the chunks.
+        vm: VmId,
+        /// Chunks that go to host RAM, as for a spill.
+        leave: Vec<ChunkNo>,
+        /// Chunks that come into their frames, of no more bytes together.
+        come: Vec<ChunkNo>,
+        /// Cause, as for a spill.
+        cause: MoveCause,
+    },
     /// The VM's work is not held until then, or for a second at most: it runs on memory that is where it is.
     Release {
         /// VM whose launch waits.

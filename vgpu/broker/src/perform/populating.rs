@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use fermi_spec::addr::{FrameNo, GuestVramAddr};
+use fermi_spec::addr::GuestVramAddr;
 use vgpu::{DmaMemory, Event, MoveId, Place, VmId};
 
 use super::Performer;
@@ -19,11 +19,11 @@ impl Performer {
         id: MoveId,
         vm: VmId,
         images: &[(GuestVramAddr, u64)],
-        frames: &[FrameNo],
+        frames: &[GuestVramAddr],
     ) {
         let mut memory = self.image_memory(vm, images);
-        if let Some(gpu) = &self.gpu {
-            memory.extend(frames.iter().filter_map(|&frame| gpu.frame_memory(frame)));
+        if let Some(gpu) = &mut self.gpu {
+            memory.extend(frames.iter().filter_map(|&at| gpu.place_memory(vm, at)));
         }
         if let Err(gone) = self.memory.take_from_host(Instant::now(), bytes_of(&memory)) {
             let name = self.vms.get(&vm).map_or("gone", |entry| &entry.config.name);

@@ -82,8 +82,10 @@ pub(crate) struct Pause {
     pub(crate) drained_ns: u64,
     /// One of them was at work when they were taken off.
     pub(crate) was_at_work: bool,
-    /// How much the copy took.
+    /// How much the copies took.
     pub(crate) copying_ns: u64,
+    /// Two for an exchange that came to its second half, otherwise one.
+    pub(crate) halves: u64,
     pub(crate) is_rolled_back: bool,
     /// They were not off when the move was given up.
     pub(crate) is_late: bool,

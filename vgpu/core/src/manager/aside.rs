@@ -47,7 +47,7 @@ impl Running {
         };
         moving.head.was_aside = true;
         moving.head.is_refused = false;
-        let (vm, chunks) = (moving.head.vm, moving.head.chunks.clone());
+        let (vm, chunks) = (moving.head.vm, moving.head.standing().collect::<Vec<_>>());
         if let Some(vgpu) = self.vms.get_mut(&vm) {
             for &chunk in &chunks {
                 vgpu.chunks.set_moving(chunk, false);

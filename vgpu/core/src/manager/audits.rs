@@ -44,7 +44,7 @@ impl Running {
             return None;
         }
         let vgpu = self.vms.get(&moving.head.vm)?;
-        let chunks = moving.head.chunks.iter();
+        let chunks = moving.head.moved().iter();
         let runs = chunks.flat_map(|&chunk| vgpu.chunks.data_places(chunk));
         Some(Redirected {
             id: moving.head.id,
@@ -85,9 +85,20 @@ impl Running {
         let leaving = self.spaces_leaving.values().filter(|gone| gone.vm == vgpu.id);
         let directories_leaving: Vec<_> = leaving.map(|gone| gone.shadow.directory()).collect();
         let moves = self.mover.all().filter(|moving| moving.head.vm == vgpu.id);
-        let emptied = moves.filter_map(|moving| match &moving.stage {
-            Stage::Redirecting { emptied, .. } | Stage::Resuming { emptied, .. } => Some(emptied),
-            _ => None,
+        // Between the halves of an exchange they are what the second one fills.
+        let emptied = moves.flat_map(|moving| {
+            let of_stage = match &moving.stage {
+                Stage::Redirecting { emptied, .. } | Stage::Resuming { emptied, .. } => Some(emptied),
+                _ => None,
+            };
+            let first = moving.head.first_half.as_ref();
+            let filled = first.map(|_| &moving.head.targets);
+            let chunks = of_stage
+                .into_iter()
+                .chain(filled)
+                .flat_map(|frames| frames.values());
+            let left = first.into_iter().flat_map(|first| &first.frames);
+            chunks.flatten().chain(left).copied()
         });
         let view = VmView::of(vgpu.id, &vgpu.chunks, vgpu.config.chunk_bytes, vgpu.quota());
         VmAudit {
@@ -105,9 +116,7 @@ impl Running {
             directories_leaving,
             arena: self.card.arena.held_by(vgpu.id).collect(),
             blocks: vgpu.blocks().collect(),
-            emptied: emptied
-                .flat_map(|chunks| chunks.values().flatten().copied())
-                .collect(),
+            emptied: emptied.collect(),
             suspended: vgpu
                 .channels
                 .values()

@@ -58,7 +58,7 @@ impl Running {
     /// A pass has another VM in mind, or none: what was collected is everybody's.
     pub(super) fn note_intent(&mut self, proposal: &Proposal) {
         let goes_to = match proposal {
-            Proposal::Spill { cause, .. } => cause.beneficiary(),
+            Proposal::Spill { cause, .. } | Proposal::Exchange { cause, .. } => cause.beneficiary(),
             Proposal::Refill { vm, .. } => Some(*vm),
             Proposal::Nothing | Proposal::Release { .. } | Proposal::HostRam { .. } => None,
         };

@@ -148,9 +148,10 @@ impl Forecast {
         u64::try_from(ns).unwrap_or(u64::MAX)
     }
 
-    /// What a pause will take in which so many bytes move, with such a drain.
-    pub(super) fn pause_ns(&self, bytes: u64, drain_ns: u64) -> u64 {
-        let rest = self.rest_ns.or(REST_NS).saturating_add(drain_ns);
+    /// What a pause will take in which so many bytes move, in one half or the two of an exchange, with such a drain.
+    pub(super) fn pause_ns(&self, bytes: u64, halves: u64, drain_ns: u64) -> u64 {
+        let rest = self.rest_ns.or(REST_NS).saturating_mul(halves);
+        let rest = rest.saturating_add(drain_ns);
         self.copy_ns(bytes).saturating_add(rest)
     }
 
@@ -175,7 +176,7 @@ mod tests {
     #[test]
     fn forecast_comes_to_what_is_always_so() {
         let (mut forecast, mut drains) = (Forecast::default(), Drains::default());
-        assert_eq!(forecast.pause_ns(2 * MIB, 0), 2 * COPY_NS_PER_MIB + REST_NS);
+        assert_eq!(forecast.pause_ns(2 * MIB, 1, 0), 2 * COPY_NS_PER_MIB + REST_NS);
         for _ in 0..100 {
             forecast.note_copy(4 * MIB, 2_000_000);
             forecast.note_rest(100_000);
@@ -183,7 +184,7 @@ mod tests {
             drains.note(false, 20_000);
         }
         for (is_at_work, drain) in [(true, 700_000), (false, 20_000)] {
-            let pause = forecast.pause_ns(2 * MIB, drains.expected(is_at_work));
+            let pause = forecast.pause_ns(2 * MIB, 1, drains.expected(is_at_work));
             assert!(pause.abs_diff(1_100_000 + drain) < 100, "{pause}");
         }
         assert_eq!(forecast.bytes_within(2_000_000), 4 * MIB);
@@ -198,7 +199,7 @@ mod tests {
         // No figure of the host's clock brings it out of its numbers.
         forecast.note_copy(1, u64::MAX);
         forecast.note_rest(u64::MAX);
-        assert_eq!(forecast.pause_ns(u64::MAX, u64::MAX), u64::MAX);
+        assert_eq!(forecast.pause_ns(u64::MAX, 2, u64::MAX), u64::MAX);
         let mut drains = Drains::default();
         drains.note(true, u64::MAX);
         assert_eq!(drains.patience(true), PATIENCE_MAX_NS);

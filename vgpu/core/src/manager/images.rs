@@ -143,7 +143,8 @@ impl Running {
         }
         let vm = vgpu.id;
         if let Some(moving) = self.mover.current.as_mut().filter(|moving| moving.head.vm == vm) {
-            moving.head.is_refused |= moving.head.chunks.contains(&chunk);
+            let concerns = moving.head.standing().any(|of| of == chunk);
+            moving.head.is_refused |= concerns;
         }
     }
 }

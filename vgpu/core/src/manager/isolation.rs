@@ -289,7 +289,7 @@ impl Running {
 }
 
 /// Frames that were released are nobody's from now on.
-fn take_from_owner(frames: Vec<fermi_spec::addr::FrameNo>, cx: &mut Cx<'_>) {
+pub(super) fn take_from_owner(frames: Vec<fermi_spec::addr::FrameNo>, cx: &mut Cx<'_>) {
     if !frames.is_empty() {
         let owner = FrameOwner::Free;
         cx.actions.push(Action::PlaceFrames { frames, owner });

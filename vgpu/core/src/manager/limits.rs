@@ -213,6 +213,7 @@ impl<'a> Limits<'a> {
             spare: above_min(vgpu),
             spill_chunks_max: self.spill_chunks_max(vgpu),
             may_exchange: self.exchange_room(vgpu) >= vgpu.config.chunk_bytes,
+            exchange_chunks_max: self.exchange_chunks_max(vgpu),
             refill_bytes_max: self.refill_bytes_max(vgpu),
             synced_at: vgpu.synced_at,
             doorbells: vgpu.doorbells.count,
@@ -270,6 +271,22 @@ impl<'a> Limits<'a> {
                 let any = !chunks.is_empty();
                 (any.then_some(Proposal::Refill { vm, chunks, cause }), breach)
             }
+            Proposal::Exchange {
+                vm,
+                leave,
+                come,
+                cause,
+            } => {
+                let (leave, come, breach) = self.admit_exchange(vm, leave, come);
+                let any = !come.is_empty();
+                let rest = Proposal::Exchange {
+                    vm,
+                    leave,
+                    come,
+                    cause,
+                };
+                (any.then_some(rest), breach)
+            }
             Proposal::HostRam { chunks } => {
                 let (chunks, breach) = self.admit_host_ram(chunks);
                 let any = !chunks.is_empty();
@@ -312,6 +329,59 @@ impl<'a> Limits<'a> {
         })
     }
 
+    /// What comes needs no more frames than what leaves has, and all of that is needed: the VM holds as much as before, and less by no more than
+    /// parts of a chunk.
+    fn admit_exchange(
+        &self,
+        vm: VmId,
+        leave: Vec<ChunkNo>,
+        come: Vec<ChunkNo>,
+    ) -> (Vec<ChunkNo>, Vec<ChunkNo>, Option<Breach>) {
+        let vgpu = match self.mover(vm) {
+            Ok(vgpu) => vgpu,
+            Err(breach) => return (Vec::new(), Vec::new(), Some(breach)),
+        };
+        let most = self.exchange_chunks_max(vgpu);
+        let room = self.exchange_room(vgpu);
+        let (mut leave, breach) = cut(vgpu, leave, ChunkPlace::is_in_vram, |count, bytes| match () {
+            () if count > most => Some(Breach::MinOrBatch),
+            () if bytes > room => Some(Breach::HostRam),
+            () => None,
+        });
+        let left = bytes(vgpu, &leave);
+        let is_there = |place: &ChunkPlace| *place == ChunkPlace::Spilled;
+        let (come, too_much) = cut(vgpu, come, is_there, |count, bytes| match () {
+            () if count > most => Some(Breach::MaxOrBatch),
+            () if bytes > left => Some(Breach::NoFrames),
+            () => None,
+        });
+        let breach = breach.or(too_much);
+        let comes = bytes(vgpu, &come);
+        while let Some(last) = leave.pop() {
+            if bytes(vgpu, &leave) < comes {
+                leave.push(last);
+                break;
+            }
+        }
+        match bytes(vgpu, &leave) - comes <= above_min(vgpu) {
+            true => (leave, come, breach),
+            false => (Vec::new(), Vec::new(), breach.or(Some(Breach::MinOrBatch))),
+        }
+    }
+
+    /// Most chunks of the VM that one exchange may take away, and as many that it may bring: half a batch each, or one. None where host RAM has no
+    /// room for it, and none while the VM holds more than its `high`, above which nothing comes.
+    fn exchange_chunks_max(&self, vgpu: &Vgpu) -> usize {
+        let chunk = vgpu.config.chunk_bytes;
+        let quota = vgpu.quota();
+        let most = match () {
+            () if vgpu.chunks.resident() > quota.high.min(quota.max) => 0,
+            () if vgpu.was_refused => 1,
+            () => (self.figures.batch_bytes / 2 / chunk).max(1),
+        };
+        most.min(self.exchange_room(vgpu) / chunk) as usize
+    }
+
     /// Whether a move that has stopped nothing yet may go on: quotas may have changed since it was admitted.
     pub(super) fn still_allow(&self, head: &Head) -> bool {
         let Some(vgpu) = self.vms.get(&head.vm) else {
@@ -321,11 +391,16 @@ impl<'a> Limits<'a> {
         match head.direction {
             Direction::Spill => {
                 head.cause == MoveCause::Shown
-                    || bytes <= above_min(vgpu)
+                    || bytes.saturating_sub(head.bytes_then(vgpu)) <= above_min(vgpu)
                     || self.exchanges_own(vgpu, &head.chunks, head.cause)
             }
             Direction::Refill => bytes <= below_max(vgpu).min(below_high(vgpu)),
         }
+    }
+
+    /// Whether what comes in an exchange may come, now that what leaves has left.
+    pub(super) fn allow_second_half(&self, vgpu: &Vgpu, head: &Head) -> bool {
+        head.bytes_then(vgpu) <= below_max(vgpu).min(below_high(vgpu))
     }
 
     /// Bytes of host RAM for an idle chunk that goes for the sake of another of the VM's: at its `high` or `max` there is always room for one,

@@ -1,10 +1,10 @@
-//! The move under way, as a machine: spill and refill are one machine run in two directions.
+//! The move under way, as a machine: spill and refill are one machine run in two directions, an exchange is the one behind the other.
 //!
 //! ```text
 //! Preparing, Resting, Awaiting: nothing has stopped yet
 //!       ├─ no writers ──────────────────► Mapping ─► Copying ─► Verifying ─► Redirecting ─► done
-//!       └─ Suspending ─all off the card─►┘            │ failed or over-long          │ (Resuming: channels first,
-//!                                                     │                              │  then frames or images are freed)
+//!       └─ Suspending ─all off the card─►┘ ▲          │ failed or over-long          │ (Resuming: channels first,
+//!                                          └──────────┼── an exchange: what comes in ┤  then frames or images are freed)
 //!            ▲  └ not in time ─► Draining, aside      └► Abandoned: channels resume, the chunk stays; nothing else moves
 //!            └ their work is over ─┘ └► rolled back          until the broker's own channel has been reset
 //! ```
@@ -12,6 +12,7 @@
 //! * Each stage holds what only it needs; what the whole move needs is its [`Head`].
 //! * A move may have its chunks stay where they are: what reaches their images stands still while pages of these change their place
 //!   (`live_windows::pinned`). It goes through the same stages and copies nothing.
+//! * An exchange spills chunks and brings others of the VM into their frames, in one suspension (`exchanging`).
 //! * One move at a time, so at most one VM is suspended for copying. One beside it may be aside, see `aside`.
 //! * What the card answers names the move that asked: an answer to one that was given up finds nobody.
 //! * Each stage that ends leaves a notice with its time.
@@ -135,6 +136,12 @@ pub(super) struct Head {
     pub(super) chunks: Vec<ChunkNo>,
     /// Frames that a refill fills, until it redirects.
     pub(super) targets: ChunkFrames,
+    /// Chunks of the VM that come into the frames of those that a spill takes away, before the channels go on: the second half of an exchange.
+    #[serde(default)]
+    pub(super) then: Vec<ChunkNo>,
+    /// What the first half of an exchange left to be done at the end of the second.
+    #[serde(default)]
+    pub(super) first_half: Option<FirstHalf>,
     /// Channels taken off the card for it, and since when; `None` if nothing can write the chunks.
     pub(super) suspension: Option<Suspension>,
     /// Its channels were not off the card in time once.
@@ -150,6 +157,17 @@ pub(super) struct Head {
     pub(super) copied: u64,
     /// When the copy began, and how long it took.
     pub(super) copy_began: Tick,
+    pub(super) copying_ns: u64,
+}
+
+/// What is left of the first half of an exchange while the second is under way.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(super) struct FirstHalf {
+    /// Shadow tables that nothing points to any more.
+    pub(super) freed: Vec<TableRange>,
+    /// Frames that the second half does not need.
+    pub(super) frames: Vec<FrameNo>,
+    /// How long its copy took.
     pub(super) copying_ns: u64,
 }
 
@@ -262,6 +280,8 @@ impl Head {
             cause,
             chunks,
             targets: ChunkFrames::new(),
+            then: Vec::new(),
+            first_half: None,
             suspension: None,
             was_aside: false,
             is_refused: false,
@@ -281,6 +301,7 @@ impl Head {
             cause: self.cause,
             chunks: self.moved().len() as u32,
             bytes: self.bytes(vgpu),
+            comes: self.bytes_then(vgpu),
         }
     }
 
@@ -294,7 +315,12 @@ impl Head {
         !self.stands.is_empty()
     }
 
-    /// The chunks that go elsewhere.
+    /// Chunks that nothing may store to while it is under way: those of both halves of an exchange.
+    pub(super) fn standing(&self) -> impl Iterator<Item = ChunkNo> {
+        self.chunks.iter().chain(&self.then).copied()
+    }
+
+    /// The chunks that go elsewhere, in this half of an exchange.
     pub(super) fn moved(&self) -> &[ChunkNo] {
         match self.stays() {
             true => &[],
@@ -302,11 +328,24 @@ impl Head {
         }
     }
 
-    /// Bytes that go elsewhere, copied or not.
+    /// Bytes that go elsewhere in this half of an exchange, copied or not.
     pub(super) fn bytes(&self, vgpu: &Vgpu) -> u64 {
-        let chunks = self.moved().iter();
-        chunks.map(|&chunk| vgpu.chunks.bytes(chunk)).sum()
+        bytes(vgpu, self.moved())
     }
+
+    /// Bytes that come in the second half.
+    pub(super) fn bytes_then(&self, vgpu: &Vgpu) -> u64 {
+        bytes(vgpu, &self.then)
+    }
+
+    /// Halves that are to come, this one included.
+    pub(super) fn halves(&self) -> u64 {
+        1 + u64::from(!self.then.is_empty())
+    }
+}
+
+fn bytes(vgpu: &Vgpu, chunks: &[ChunkNo]) -> u64 {
+    chunks.iter().map(|&chunk| vgpu.chunks.bytes(chunk)).sum()
 }
 
 impl Move {
@@ -384,6 +423,7 @@ impl Inspect for Move {
         tree.name("stage", format_args!("{:?}", stage.name()));
         tree.age("stage_since", *since);
         tree.count("chunks", head.chunks.len());
+        tree.count("chunks_that_come_then", head.then.len());
         tree.bytes("bytes_to_copy", head.copied);
         let channels = head.suspension.as_ref().map_or(0, |held| held.channels.len());
         tree.count("channels_suspended", channels);

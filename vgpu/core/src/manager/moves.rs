@@ -43,8 +43,13 @@ impl Running {
         let Some(Move { head, .. }) = self.mover.current.take() else {
             return;
         };
-        self.free_frames(head.vm, head.targets.into_values().flatten(), cx);
-        self.unmap_images(head.vm, head.chunks, cx);
+        let standing: Vec<ChunkNo> = head.standing().collect();
+        let targets = head.targets.into_values().flatten();
+        match head.first_half {
+            Some(first) => self.undo_second_half((head.vm, head.cause), first, targets, cx),
+            None => self.free_frames(head.vm, targets, cx),
+        }
+        self.unmap_images(head.vm, standing, cx);
     }
 
     /// Gives a move up that no engine has a part in.
@@ -60,7 +65,7 @@ impl Running {
         cx.tell(moving.rolled_back(reason));
         let vm = moving.head.vm;
         if let Some(vgpu) = self.vms.get_mut(&vm) {
-            for &chunk in &moving.head.chunks {
+            for chunk in moving.head.standing() {
                 vgpu.chunks.set_moving(chunk, false);
                 give_back_to(vgpu, chunk);
             }
@@ -292,7 +297,7 @@ impl Running {
         );
     }
 
-    /// Nothing reaches the old copies any more: the channels go on.
+    /// Nothing reaches the old copies any more: the second half of an exchange follows, or the channels go on.
     pub(super) fn move_flushed(&mut self, id: MoveId, cx: &mut Cx<'_>) {
         let is_flushed =
             |moving: &mut Move| moving.head.id == id && matches!(moving.stage, Stage::Redirecting { .. });
@@ -304,6 +309,9 @@ impl Running {
         let Stage::Redirecting { freed, emptied } = stage else {
             return;
         };
+        if self.turns_round(&head, cx.now) {
+            return self.turn_round(head, freed, emptied, cx);
+        }
         let stage = Stage::Resuming { freed, emptied };
         self.mover.current = Some(Move::new(head, stage, cx.now));
         if !self.resume(false, cx.now) {
@@ -323,10 +331,26 @@ impl Running {
         let Stage::Resuming { freed, emptied } = stage else {
             return;
         };
-        let Some(vgpu) = self.vms.get_mut(&head.vm) else {
+        let Some(bytes) = self.arrived(&head, pause_ns, cx) else {
             return;
         };
-        for &chunk in &head.chunks {
+        self.free_tables(head.vm, &freed);
+        self.unmap_images(head.vm, head.chunks, cx);
+        self.free_frames(head.vm, emptied.into_values().flatten(), cx);
+        if head.direction == Direction::Spill {
+            self.note_collected(head.cause, bytes);
+        }
+        if let Some(first) = head.first_half {
+            self.free_tables(head.vm, &first.freed);
+            self.free_frames(head.vm, first.frames, cx);
+        }
+        self.wake_after_move(head.vm);
+    }
+
+    /// The chunks are in their new place: they may be stored to, and it is told. Returns their bytes.
+    pub(super) fn arrived(&mut self, head: &Head, pause_ns: Option<u64>, cx: &mut Cx<'_>) -> Option<u64> {
+        let vgpu = self.vms.get_mut(&head.vm)?;
+        for chunk in head.standing() {
             vgpu.chunks.set_moving(chunk, planted::is(Fault::MoveNeverEnds));
             give_back_to(vgpu, chunk);
         }
@@ -354,13 +378,7 @@ impl Running {
                 chunks: &head.chunks,
             });
         }
-        self.free_tables(head.vm, &freed);
-        self.unmap_images(head.vm, head.chunks, cx);
-        self.free_frames(head.vm, emptied.into_values().flatten(), cx);
-        if head.direction == Direction::Spill {
-            self.note_collected(head.cause, bytes);
-        }
-        self.wake_after_move(head.vm);
+        Some(bytes)
     }
 
     /// Requests that waited for the move try again.

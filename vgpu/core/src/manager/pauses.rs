@@ -35,12 +35,13 @@ impl Running {
         let id = head.id;
         let vgpu = self.vms.get(&head.vm);
         if let Some(vgpu) = vgpu.filter(|_| head.suspension.is_none()) {
-            let bytes = head.bytes(vgpu);
+            let bytes = head.bytes(vgpu) + head.bytes_then(vgpu);
+            let drain_ns = vgpu.drains.expected(was_at_work);
             cx.tell(Notice::Suspended {
                 vm: head.vm,
                 id,
                 channels: writers.len() as u32,
-                predicted_ns: self.forecast.pause_ns(bytes, vgpu.drains.expected(was_at_work)),
+                predicted_ns: self.forecast.pause_ns(bytes, head.halves(), drain_ns),
             });
         }
         // The guest may have unbound one of them, and its number be another VM's; or have bound it anew.
@@ -110,7 +111,8 @@ impl Running {
         }
         if !pause.is_rolled_back {
             let known = pause.drained_ns.saturating_add(pause.copying_ns);
-            self.forecast.note_rest(suspended_ns.saturating_sub(known));
+            self.forecast
+                .note_rest(suspended_ns.saturating_sub(known) / pause.halves);
         }
         cx.tell(Notice::Resumed {
             vm: pause.vm,
@@ -128,7 +130,9 @@ impl Running {
         let Some(head) = self.mover.current.as_mut().map(|moving| &mut moving.head) else {
             return false;
         };
-        let (vm, id, copying_ns) = (head.vm, head.id, head.copying_ns);
+        let (vm, id) = (head.vm, head.id);
+        let first_ns = head.first_half.as_ref().map(|first| first.copying_ns);
+        let copying_ns = head.copying_ns + first_ns.unwrap_or(0);
         let Some(suspension) = head.suspension.take() else {
             return false;
         };
@@ -140,6 +144,7 @@ impl Running {
             drained_ns: suspension.drained_ns.unwrap_or(now.since(since)),
             was_at_work: suspension.was_at_work,
             copying_ns,
+            halves: 1 + u64::from(first_ns.is_some()),
             is_rolled_back,
             is_late: is_rolled_back && suspension.drained_ns.is_none(),
         };
@@ -203,8 +208,7 @@ pub(super) fn is_in_the_way(vgpu: &Vgpu, space: &Space, head: &Head, work: &mut 
         return !planted::is(Fault::StandingStopsNobody)
             && pieces.any(|&piece| reaches_image(vgpu, space, piece, work));
     }
-    let chunks = head.chunks.iter();
-    let mut frames = chunks.flat_map(|&chunk| vgpu.chunks.guest_frames(chunk));
+    let mut frames = head.standing().flat_map(|chunk| vgpu.chunks.guest_frames(chunk));
     frames.any(|frame| space.shadow.reaches(frame).is_some_and(|reach| reach.writable))
 }
 

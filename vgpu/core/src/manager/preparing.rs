@@ -16,6 +16,7 @@
 
 use std::collections::BTreeSet;
 
+use fermi_spec::addr::FRAME;
 use planted::Fault;
 
 use super::Cx;
@@ -36,18 +37,28 @@ const REST_MAX_NS: u64 = 20_000_000;
 /// Work of having what reaches images stand still: looks at who that is, some five times, and what the card is told.
 const STAND_WORK: u64 = 5 * LOOK_WORK + 100_000;
 
+/// What a move brings where.
+pub(super) enum What {
+    /// These chunks to host RAM.
+    Spill(Vec<ChunkNo>),
+    /// Chunks to VRAM, each into its frames.
+    Refill(ChunkFrames),
+    /// Chunks to host RAM, and others of the VM into their frames.
+    Exchange { leave: Vec<ChunkNo>, come: Vec<ChunkNo> },
+}
+
 impl Running {
-    /// Starts a move. `targets` holds the frames of each chunk of a refill. `false`: it could not be started, and
-    /// nothing changed.
-    pub(super) fn start_move(
-        &mut self,
-        vm: VmId,
-        (direction, cause): (Direction, MoveCause),
-        chunks: Vec<ChunkNo>,
-        targets: ChunkFrames,
-        cx: &mut Cx<'_>,
-    ) -> bool {
+    /// Starts a move. `false`: it could not be started, and nothing changed.
+    pub(super) fn start_move(&mut self, vm: VmId, cause: MoveCause, what: What, cx: &mut Cx<'_>) -> bool {
         assert!(self.mover.is_idle(), "one move at a time");
+        let (direction, chunks, targets, then) = match what {
+            What::Spill(chunks) => (Direction::Spill, chunks, ChunkFrames::new(), Vec::new()),
+            What::Exchange { leave, come } => (Direction::Spill, leave, ChunkFrames::new(), come),
+            What::Refill(frames) => {
+                let chunks = frames.keys().copied().collect();
+                (Direction::Refill, chunks, frames, Vec::new())
+            }
+        };
         if direction == Direction::Spill && !self.reserve_tables(vm, &chunks, cx) {
             return false;
         }
@@ -70,7 +81,7 @@ impl Running {
             "{direction:?} of chunks that are there already: {chunks:?} of {vm}"
         );
         let mut head = Head::new(self.mover.next_id(), vm, (direction, cause), chunks, cx.now);
-        head.targets = targets;
+        (head.targets, head.then) = (targets, then);
         cx.tell(head.started(vgpu));
         match self.to_populate(&head) {
             Some(populate) => {
@@ -114,11 +125,15 @@ impl Running {
                 let cold = head.chunks.iter().filter(is_cold);
                 images.extend(cold.flat_map(|&chunk| chunks.data_places(chunk)));
             }
-            // Elsewhere VRAM is the card's own.
-            Direction::Refill if self.config.frames_arrive_zeroed => {
-                frames.extend(head.targets.values().flatten());
-            }
             Direction::Refill => {}
+        }
+        // Elsewhere VRAM is the card's own.
+        if self.config.frames_arrive_zeroed {
+            for chunk in head.targets.keys().chain(&head.then) {
+                let base = chunks.base(*chunk);
+                let all = 0..u64::from(chunks.frames_of(*chunk));
+                frames.extend(all.map(|frame| base.offset(frame * FRAME)));
+            }
         }
         let any = !images.is_empty() || !frames.is_empty();
         any.then_some(Action::Populate {
@@ -215,7 +230,7 @@ impl Running {
         if planted::is(Fault::WriterNotSuspended) {
             writers.truncate(1);
         }
-        for &chunk in &head.chunks {
+        for chunk in head.standing() {
             vgpu.chunks.set_moving(chunk, true);
         }
         for (v, _) in &writers {

@@ -10,10 +10,10 @@ use std::collections::BTreeMap;
 
 use super::Cx;
 use super::limits::Limits;
+use super::preparing::What;
 use super::running::Running;
 use crate::event::{Tick, VmId};
 use crate::memory::ChunkNo;
-use crate::notice::Direction;
 use crate::policy::{Observation, Occasion, Proposal, Usage, Worth};
 use crate::reason::MoveCause;
 
@@ -119,7 +119,7 @@ impl Running {
                 true
             }
             Proposal::Spill { vm, chunks, cause } => {
-                let started = self.start_move(vm, (Direction::Spill, cause), chunks, BTreeMap::new(), cx);
+                let started = self.start_move(vm, cause, What::Spill(chunks), cx);
                 if !started && matches!(occasion, Occasion::Demand | Occasion::AboveMax { .. }) {
                     // No shadow table to point to host RAM with. Others next time.
                     if let Some(vgpu) = self.vms.get_mut(&vm) {
@@ -143,9 +143,14 @@ impl Running {
                     };
                     frames.insert(chunk, taken);
                 }
-                let chunks = frames.keys().copied().collect();
-                self.start_move(vm, (Direction::Refill, cause), chunks, frames, cx)
+                self.start_move(vm, cause, What::Refill(frames), cx)
             }
+            Proposal::Exchange {
+                vm,
+                leave,
+                come,
+                cause,
+            } => self.start_move(vm, cause, What::Exchange { leave, come }, cx),
             Proposal::HostRam { chunks } => {
                 for (vm, chunks) in &chunks {
                     self.demands.take_to_host_ram(*vm, chunks);

@@ -156,8 +156,9 @@ impl Running {
         let vgpu = self.vms.get(&head.vm);
         let vgpu = vgpu.ok_or_else(|| Unsound::new("of a VM that is not there"))?;
         let chunks: BTreeSet<ChunkNo> = head.chunks.iter().copied().collect();
-        let exist =
-            chunks.len() == head.chunks.len() && chunks.iter().all(|&chunk| vgpu.chunks.contains(chunk));
+        let standing: BTreeSet<ChunkNo> = head.standing().collect();
+        let exist = standing.len() == head.chunks.len() + head.then.len()
+            && standing.iter().all(|&chunk| vgpu.chunks.contains(chunk));
         Unsound::unless(exist, "of chunks that do not exist")?;
         let of_chunks = |frames: &super::mover::ChunkFrames| {
             frames.iter().all(|(chunk, frames)| {
@@ -193,8 +194,9 @@ impl Running {
                 _ => None,
             };
             let frames = std::iter::once(&moving.head.targets).chain(emptied);
-            let frames = frames.flat_map(|frames| frames.values());
-            frames.flat_map(|frames| frames.iter().map(|&frame| (frame, moving.head.vm)))
+            let frames = frames.flat_map(|frames| frames.values()).flatten();
+            let left = moving.head.first_half.iter().flat_map(|first| &first.frames);
+            frames.chain(left).map(|&frame| (frame, moving.head.vm))
         });
         let held = self.sound_vms().flat_map(|(&vm, vgpu)| {
             let frames = vgpu.chunks.frames();

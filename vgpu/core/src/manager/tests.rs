@@ -7,6 +7,7 @@ mod contexts;
 mod engine_time;
 mod engines;
 mod errors;
+mod exchanging;
 mod holding;
 mod holds;
 mod host_ram;

@@ -91,6 +91,8 @@ pub struct VmView<'a> {
     /// An idle chunk of its own may go for one that it wants, whatever its `min`: host RAM has room for it, or nothing else makes room below its
     /// `high` or `max`.
     pub may_exchange: bool,
+    /// Most of its chunks that may change places with as many others of it in one move, whatever its quota: it holds no more afterwards.
+    pub exchange_chunks_max: usize,
     /// Most that one refill may bring it now, by its `high` and `max` and what one move may carry; free frames not considered.
     pub refill_bytes_max: u64,
     /// When its tables were last read, which is when the reach of its chunks was last known to be right.
@@ -187,6 +189,7 @@ impl<'a> VmView<'a> {
             spare: chunks.resident().saturating_sub(quota.min),
             spill_chunks_max: 0,
             may_exchange: true,
+            exchange_chunks_max: 0,
             refill_bytes_max: 0,
             synced_at: None,
             doorbells: 0,

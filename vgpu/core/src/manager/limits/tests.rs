@@ -92,6 +92,7 @@ fn proposal(direction: Direction, vm: VmId, chunks: Vec<ChunkNo>) -> Proposal {
 fn chunks_of(proposal: &Proposal) -> &[ChunkNo] {
     match proposal {
         Proposal::Spill { chunks, .. } | Proposal::Refill { chunks, .. } => chunks,
+        Proposal::Exchange { leave, .. } => leave,
         Proposal::Nothing | Proposal::Release { .. } | Proposal::HostRam { .. } => &[],
     }
 }

@@ -1,15 +1,14 @@
 //! Chunks that windows wait for: whose turn it is, and how long a guest's store waits.
 
-use std::collections::BTreeMap;
 use std::ops::Bound;
 
 use super::Patience;
 use crate::device::Vgpu;
 use crate::event::{Tick, VmId};
 use crate::manager::Cx;
+use crate::manager::preparing::What;
 use crate::manager::running::Running;
 use crate::memory::{ChunkNo, Piece};
-use crate::notice::Direction;
 use crate::reason::MoveCause;
 
 /// Longest wait of a guest's store for pages that the GPU reaches. Its VM's own move is what it waits for, which takes a few milliseconds
@@ -98,10 +97,9 @@ impl Running {
         let Some((vm, waited)) = self.next_to_show(cx.now) else {
             return false;
         };
-        let what = (Direction::Spill, MoveCause::Shown);
         // Whatever `host_ram` says: a page that is not shown reads as zero, and the chunk's image was promised when the VM attached.
         let is_started = match &waited {
-            Waited::Spill(chunk) => self.start_move(vm, what, vec![*chunk], BTreeMap::new(), cx),
+            Waited::Spill(chunk) => self.start_move(vm, MoveCause::Shown, What::Spill(vec![*chunk]), cx),
             Waited::Stand(pieces) => self.start_standing(vm, pieces.clone(), cx),
         };
         if is_started {

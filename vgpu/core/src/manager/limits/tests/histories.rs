@@ -183,6 +183,12 @@ impl History {
                 self.put(vm, &chunks, true);
                 self.claim = None;
             }
+            Proposal::Exchange { vm, leave, come, .. } => {
+                self.moved[0] += leave.len();
+                self.moved[1] += come.len();
+                let (left, came) = (self.put(vm, &leave, false), self.put(vm, &come, true));
+                assert!(came <= left, "what comes has the frames of what leaves");
+            }
             Proposal::HostRam { chunks } => {
                 for (vm, chunks) in chunks {
                     self.moved[2] += chunks.len();
