@@ -60,21 +60,26 @@ impl Adaptive {
         threshold.is_some_and(|threshold| u64::from(chunk.launches) >= threshold)
     }
 
-    /// Chunks of a VM that make room for as many that are used more, for the first VM that has any.
+    /// Chunks of a VM change places with as many that are used more, for the first VM that has any.
     fn exchange(&self, view: &Snapshot<'_>) -> Proposal {
         let first = view.vms.iter().filter(|vm| vm.may_move).find_map(|vm| {
-            let chunks = self.giving_way(vm);
-            (!chunks.is_empty()).then_some((vm.vm, chunks))
+            let pairs = self.pairs(vm);
+            (!pairs.is_empty()).then_some((vm.vm, pairs))
         });
-        first.map_or(Proposal::Nothing, |(within, chunks)| Proposal::Spill {
-            vm: within,
-            chunks,
-            cause: MoveCause::Exchange { within },
+        first.map_or(Proposal::Nothing, |(within, pairs)| {
+            let (leave, come) = pairs.into_iter().unzip();
+            let cause = MoveCause::Exchange { within };
+            Proposal::Exchange {
+                vm: within,
+                leave,
+                come,
+                cause,
+            }
         })
     }
 
-    /// Whole chunks in VRAM, each of which fewer launches used than one in host RAM that is hot.
-    fn giving_way(&self, vm: &VmView<'_>) -> Vec<ChunkNo> {
+    /// Whole chunks in VRAM, each with one in host RAM that is hot and that more launches used.
+    fn pairs(&self, vm: &VmView<'_>) -> Vec<(ChunkNo, ChunkNo)> {
         let is_whole = |chunk: &ChunkView| chunk.bytes == vm.chunk_bytes;
         let comes = |chunk: &ChunkView| chunk.is_refillable() && !chunk.is_idle() && is_whole(chunk);
         let mut hot: Vec<ChunkView> = vm
@@ -90,11 +95,10 @@ impl Adaptive {
             .filter(|chunk| chunk.is_spillable() && is_whole(chunk))
             .collect();
         cold.sort_by_key(|chunk| (coldness(chunk), chunk.no));
-        let most = vm.spill_chunks_max.min(vm.whole_chunks_max());
-        let pairs = hot.iter().zip(&cold).take(most);
+        let pairs = hot.iter().zip(&cold).take(vm.exchange_chunks_max);
         pairs
             .take_while(|(hot, cold)| cold.launches < hot.launches)
-            .map(|(_, cold)| cold.no)
+            .map(|(hot, cold)| (cold.no, hot.no))
             .collect()
     }
 }

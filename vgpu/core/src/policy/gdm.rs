@@ -149,13 +149,13 @@ fn load(view: &Snapshot<'_>, of: VmId) -> Proposal {
             cause,
         };
     }
-    let wanted = fitting(&out, vm.refill_bytes_max.max(vm.chunk_bytes));
-    let chunks = leaving(vm, work, wanted.len().min(vm.spill_chunks_max));
-    match chunks.is_empty() {
+    let leave = leaving(vm, work, out.len().min(vm.exchange_chunks_max));
+    match leave.is_empty() {
         true => Proposal::Nothing,
-        false => Proposal::Spill {
+        false => Proposal::Exchange {
             vm: of,
-            chunks,
+            come: out.iter().take(leave.len()).map(|chunk| chunk.no).collect(),
+            leave,
             cause,
         },
     }
@@ -214,7 +214,7 @@ fn leaving(vm: &VmView<'_>, work: &WorkView<'_>, count: usize) -> Vec<ChunkNo> {
     let mut stack: Vec<ChunkView> = vm.chunks().filter(may_go).collect();
     stack.sort_by_key(|chunk| (!chunk.is_idle(), is_queued(chunk), chunk.launched_at));
     let mut chunks = Vec::new();
-    while chunks.len() < count.min(vm.whole_chunks_max()) && !stack.is_empty() {
+    while chunks.len() < count && !stack.is_empty() {
         let judged = stack.len().div_ceil(FACTOR);
         let clean = stack[..judged]
             .iter()

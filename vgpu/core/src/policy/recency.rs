@@ -116,10 +116,7 @@ impl Policy for Recency {
         let view = &with_lingering(view);
         let is_calm = matches!(occasion, Occasion::Pass | Occasion::Tick);
         if is_calm {
-            let second_half = self.trials.go_on(view);
-            if second_half != Proposal::Nothing {
-                return second_half;
-            }
+            self.trials.go_on(view);
         }
         let choice = ByUse {
             now: view.now,

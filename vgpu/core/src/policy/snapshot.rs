@@ -206,13 +206,6 @@ impl<'a> VmView<'a> {
         self.last_use.used_at(self.chunks, chunk)
     }
 
-    /// Most chunks of full length that one spill may take from it now.
-    pub(crate) fn whole_chunks_max(&self) -> usize {
-        let whole = self.spare / self.chunk_bytes.max(1);
-        self.spill_chunks_max
-            .min(usize::try_from(whole).unwrap_or(usize::MAX))
-    }
-
     /// Bytes of its last chunk, if that is shorter than the others, in VRAM, stands still, and is one that is asked for; otherwise 0.
     pub(crate) fn short(&self, is_meant: impl Fn(&ChunkView) -> bool) -> u64 {
         let last = self

@@ -28,8 +28,7 @@ fn chunks(of: &[(bool, u32, u32)]) -> Chunks {
 
 fn view(chunks: &Chunks) -> VmView<'_> {
     VmView {
-        spill_chunks_max: 4,
-        refill_bytes_max: 4 * MIB,
+        exchange_chunks_max: 4,
         ..VmView::of(VM_ID, chunks, MIB, Quota::default())
     }
 }
@@ -37,8 +36,8 @@ fn view(chunks: &Chunks) -> VmView<'_> {
 /// What gives way for what is hot, with t_s = 2 and p = 4.
 fn gives_way(of: &[(bool, u32, u32)]) -> Vec<u32> {
     let chunks = chunks(of);
-    let gone = Adaptive::new(2, 4).giving_way(&view(&chunks));
-    gone.iter().map(|chunk| chunk.0).collect()
+    let pairs = Adaptive::new(2, 4).pairs(&view(&chunks));
+    pairs.iter().map(|(goes, _)| goes.0).collect()
 }
 
 #[test]
@@ -102,16 +101,17 @@ fn nothing_gives_way_that_a_move_may_not_take_and_nothing_waits() {
         policy.propose(&view, occasion, &mut rng)
     };
     let one = VmView {
-        spill_chunks_max: 1,
+        exchange_chunks_max: 1,
         ..view(&of)
     };
     let cause = MoveCause::Exchange { within: VM_ID };
-    let spill = Proposal::Spill {
+    let exchange = Proposal::Exchange {
         vm: VM_ID,
-        chunks: vec![ChunkNo(0)],
+        leave: vec![ChunkNo(0)],
+        come: vec![ChunkNo(2)],
         cause,
     };
-    assert_eq!(answer(one, Occasion::Tick), spill);
+    assert_eq!(answer(one, Occasion::Tick), exchange);
     let none = VmView {
         may_move: false,
         ..view(&of)

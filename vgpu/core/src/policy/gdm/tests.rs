@@ -41,7 +41,7 @@ fn set(chunks: &[u32]) -> BTreeSet<ChunkNo> {
 fn load_on(chunks: &Chunks, free: u64, claimed: u64, [next, later, running]: [&[u32]; 3]) -> Proposal {
     let [next, later, running] = [next, later, running].map(set);
     let vm = VmView {
-        spill_chunks_max: 4,
+        exchange_chunks_max: 4,
         refill_bytes_max: 4 * MIB,
         work: Some(WorkView {
             next: &next,
@@ -74,9 +74,11 @@ fn load_on(chunks: &Chunks, free: u64, claimed: u64, [next, later, running]: [&[
 fn moved(proposal: &Proposal) -> (Vec<u32>, Vec<u32>) {
     let numbers = |chunks: &[ChunkNo]| chunks.iter().map(|chunk| chunk.0).collect();
     match proposal {
-        Proposal::Spill { chunks, cause, .. } => {
+        Proposal::Exchange {
+            leave, come, cause, ..
+        } => {
             assert_eq!(*cause, MoveCause::Launch { within: VM });
-            (numbers(chunks), Vec::new())
+            (numbers(leave), numbers(come))
         }
         Proposal::Refill { chunks, .. } => (Vec::new(), numbers(chunks)),
         _ => Default::default(),
@@ -87,14 +89,14 @@ fn moved(proposal: &Proposal) -> (Vec<u32>, Vec<u32>) {
 fn launch_that_waits_takes_the_place_of_what_was_used_least_recently() {
     let of = chunks("5-3ww");
     let answer = load_on(&of, 0, 0, [&[3, 4], &[], &[]]);
-    assert_eq!(moved(&answer), (vec![1, 2], vec![]));
+    assert_eq!(moved(&answer), (vec![1, 2], vec![3, 4]));
 }
 
 #[test]
 fn chunks_of_launches_that_wait_or_run_do_not_go_and_those_behind_go_last() {
     let of = chunks("123ww");
     let answer = load_on(&of, 0, 0, [&[0, 3, 4], &[1], &[]]);
-    assert_eq!(moved(&answer), (vec![2, 1], vec![]));
+    assert_eq!(moved(&answer), (vec![2, 1], vec![3, 4]));
     let answer = load_on(&of, 0, 0, [&[0, 3, 4], &[], &[1, 2]]);
     assert_eq!(answer, Proposal::Nothing);
 }
@@ -126,11 +128,11 @@ fn where_another_vm_wants_memory_too_it_takes_no_more_than_was_collected_for_it(
 fn of_the_fifth_that_is_oldest_what_needs_no_copy_goes_first() {
     let of = chunks("111111-bw");
     let answer = load_on(&of, 0, 0, [&[8], &[], &[]]);
-    assert_eq!(moved(&answer), (vec![7], vec![]));
+    assert_eq!(moved(&answer), (vec![7], vec![8]));
     // It is not among the oldest fifth.
     let of = chunks("---------bw");
     let answer = load_on(&of, 0, 0, [&[10], &[], &[]]);
-    assert_eq!(moved(&answer), (vec![0], vec![]));
+    assert_eq!(moved(&answer), (vec![0], vec![10]));
 }
 
 #[test]

@@ -2,9 +2,9 @@
 //! faster.
 //!
 //! ```text
-//! Rest ─► Before ─► Leaving ─► Coming ─► After ─┬─ faster: kept; the next exchange follows
-//!           │ two windows,      frames for one   ├─ slower: the same chunks change back (Leaving)
-//!           │ about equal       another          └─ no difference: kept, and tried more and more seldom
+//! Rest ─► Before ─► Changing ─► After ─┬─ faster: kept; the next exchange follows
+//!           │ two windows,              ├─ slower: the same chunks change back (Changing)
+//!           │ about equal               └─ no difference: kept, and tried more and more seldom
 //! ```
 //!
 //! The figure is the time between doorbells: a guest that waits for its work before it submits more rings as often as work ends.
@@ -14,7 +14,7 @@
 //! A chunk that made a difference has a known *heat* then: by how much work takes longer while it is in host RAM. What came in
 //! without making a difference is as hot as what went. So each chunk tells something once or twice and then rests; a VM whose
 //! chunks are all alike is tried a few times and then seldom. Of a VM's frames none goes to another VM: as many chunks come as
-//! went, and in between their frames are claimed (`manager::claim`).
+//! went, in one move ([`Proposal::Exchange`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -83,8 +83,7 @@ enum Stage {
         mark: Option<Mark>,
         first: Option<u64>,
     },
-    Leaving(Exchange),
-    Coming(Exchange),
+    Changing(Exchange),
     After {
         exchange: Exchange,
         since: Tick,
@@ -163,9 +162,7 @@ impl Trials {
         match &self.stage {
             Stage::Rest => None,
             Stage::Before { vm, .. } => Some(*vm),
-            Stage::Leaving(exchange) | Stage::Coming(exchange) | Stage::After { exchange, .. } => {
-                Some(exchange.vm)
-            }
+            Stage::Changing(exchange) | Stage::After { exchange, .. } => Some(exchange.vm),
         }
     }
 
@@ -179,60 +176,39 @@ impl Trials {
                 let vm = exchange.vm;
                 self.rest(vm, now);
             }
-            Stage::Rest | Stage::Leaving(_) | Stage::Coming(_) => {}
+            Stage::Rest | Stage::Changing(_) => {}
         }
     }
 
-    /// The second half of an exchange whose first half is done.
-    pub(super) fn go_on(&mut self, view: &Snapshot<'_>) -> Proposal {
-        let is = |vm: &VmView<'_>, chunks: &[ChunkNo], is: fn(&ChunkView) -> bool| {
-            let count = vm
-                .chunks()
-                .filter(|chunk| chunks.contains(&chunk.no) && is(chunk))
-                .count();
-            count == chunks.len()
+    /// Nothing moves: an exchange that was asked for is done, or was given up.
+    pub(super) fn go_on(&mut self, view: &Snapshot<'_>) {
+        let Stage::Changing(exchange) = &self.stage else {
+            return;
         };
-        match std::mem::take(&mut self.stage) {
-            Stage::Leaving(exchange) => {
-                let vm = view.vm(exchange.vm).filter(|vm| vm.may_move);
-                let fits = vm.is_some_and(|vm| {
-                    let bytes = exchange.come.len() as u64 * vm.chunk_bytes;
-                    is(vm, &exchange.leave, ChunkView::is_refillable)
-                        && is(vm, &exchange.come, ChunkView::is_refillable)
-                        && bytes <= view.free_for(vm.vm).min(vm.refill_bytes_max)
-                });
-                if !fits {
-                    self.rest(exchange.vm, view.now);
-                    return Proposal::Nothing;
-                }
-                let (within, chunks) = (exchange.vm, exchange.come.clone());
-                self.stage = Stage::Coming(exchange);
-                Proposal::Refill {
-                    vm: within,
-                    chunks,
-                    cause: MoveCause::Exchange { within },
-                }
-            }
-            Stage::Coming(exchange) => {
-                let arrived = view.vm(exchange.vm);
-                let arrived = arrived.is_some_and(|vm| is(vm, &exchange.come, ChunkView::is_spillable));
-                match arrived && !exchange.is_undo {
-                    true => {
-                        let (since, mark) = (view.now, None);
-                        self.stage = Stage::After {
-                            exchange,
-                            since,
-                            mark,
-                        };
-                    }
-                    false => self.rest(exchange.vm, view.now),
-                }
-                Proposal::Nothing
-            }
-            other => {
-                self.stage = other;
-                Proposal::Nothing
-            }
+        let Some(vm) = view.vm(exchange.vm) else {
+            return self.rest(exchange.vm, view.now);
+        };
+        if !vm.may_move {
+            // It stands aside, or was rolled back just now.
+            return;
+        }
+        let count = |chunks: &[ChunkNo], is: fn(&ChunkView) -> bool| {
+            let all = vm.chunks();
+            all.filter(|chunk| chunks.contains(&chunk.no) && is(chunk))
+                .count()
+        };
+        let is_done = count(&exchange.leave, ChunkView::is_refillable) == exchange.leave.len()
+            && count(&exchange.come, ChunkView::is_spillable) == exchange.come.len();
+        if exchange.is_undo || !is_done {
+            return self.rest(exchange.vm, view.now);
+        }
+        if let Stage::Changing(exchange) = std::mem::take(&mut self.stage) {
+            let (since, mark) = (view.now, None);
+            self.stage = Stage::After {
+                exchange,
+                since,
+                mark,
+            };
         }
     }
 
@@ -255,8 +231,8 @@ impl Trials {
                 since,
                 mark,
             } => self.look_after(view, exchange, (since, mark), rng),
-            moving @ (Stage::Leaving(_) | Stage::Coming(_)) => {
-                self.stage = moving;
+            Stage::Changing(exchange) => {
+                self.stage = Stage::Changing(exchange);
                 Proposal::Nothing
             }
         }
@@ -376,7 +352,7 @@ impl Trials {
         } else if before.ns.saturating_add(tells) < ns {
             record.learn(&exchange.leave, &exchange.come, ns - before.ns);
             // Others may have taken what host RAM had left.
-            if exchange.come.len() > of.whole_chunks_max() {
+            if exchange.come.len() > of.exchange_chunks_max {
                 self.rest(exchange.vm, view.now);
                 return Proposal::Nothing;
             }
@@ -386,7 +362,7 @@ impl Trials {
                 is_undo: true,
                 ..exchange
             };
-            return self.spill(back);
+            return self.change(back);
         } else if !record.are_alike(&exchange.leave, &exchange.come) {
             record.barren = record.barren.saturating_add(1);
         }
@@ -414,7 +390,7 @@ impl Trials {
             self.rest(vm.vm, view.now);
             return Proposal::Nothing;
         };
-        self.spill(Exchange {
+        self.change(Exchange {
             vm: vm.vm,
             leave,
             come,
@@ -425,12 +401,14 @@ impl Trials {
         })
     }
 
-    fn spill(&mut self, exchange: Exchange) -> Proposal {
-        let (within, chunks) = (exchange.vm, exchange.leave.clone());
-        self.stage = Stage::Leaving(exchange);
-        Proposal::Spill {
+    fn change(&mut self, exchange: Exchange) -> Proposal {
+        let within = exchange.vm;
+        let (leave, come) = (exchange.leave.clone(), exchange.come.clone());
+        self.stage = Stage::Changing(exchange);
+        Proposal::Exchange {
             vm: within,
-            chunks,
+            leave,
+            come,
             cause: MoveCause::Exchange { within },
         }
     }
@@ -474,14 +452,7 @@ impl Trials {
                 (None, None) => true,
             },
         };
-        let fit = vm.refill_bytes_max / vm.chunk_bytes.max(1);
-        let count = [
-            part,
-            leave.len(),
-            come.len(),
-            vm.whole_chunks_max(),
-            usize::try_from(fit).unwrap_or(usize::MAX).max(1),
-        ];
+        let count = [part, leave.len(), come.len(), vm.exchange_chunks_max];
         let count = count.into_iter().min().filter(|count| may_win && *count > 0)?;
         Some((some(&leave, count, rng), some(&come, count, rng)))
     }
@@ -502,7 +473,7 @@ impl Trials {
 /// Whether there is anything to be found out about the VM now.
 fn is_tried(now: Tick, vm: &VmView<'_>) -> bool {
     let rings = vm.rang_at.is_some_and(|at| now.since(at) < RINGS_NS);
-    rings && vm.may_move && vm.wanted > 0 && vm.active > 0 && vm.asked == 0 && vm.whole_chunks_max() > 0
+    rings && vm.may_move && vm.wanted > 0 && vm.active > 0 && vm.asked == 0 && vm.exchange_chunks_max > 0
 }
 
 /// Those of the lowest rank, in order.

@@ -96,8 +96,7 @@ impl Guest {
         let mut occasion = Occasion::Tick;
         loop {
             let view = VmView {
-                spill_chunks_max: 4,
-                refill_bytes_max: 4 * MIB,
+                exchange_chunks_max: 4,
                 doorbells: self.doorbells,
                 rang_at: Some(self.rang_at),
                 ..VmView::of(VmId(1), &self.chunks, MIB, Quota::default())
@@ -110,11 +109,13 @@ impl Guest {
                 vms: vec![view],
             };
             match self.policy.propose(&view, occasion, &mut self.draws) {
-                Proposal::Spill { chunks, cause, .. } => {
+                Proposal::Exchange {
+                    leave, come, cause, ..
+                } => {
                     assert_eq!(cause, MoveCause::Exchange { within: VmId(1) });
-                    self.put(&chunks, false);
+                    self.put(&leave, false);
+                    self.put(&come, true);
                 }
-                Proposal::Refill { chunks, .. } => self.put(&chunks, true),
                 Proposal::Nothing => break,
                 other => panic!("{other:?}"),
             }
