@@ -213,9 +213,15 @@ impl ChannelWork {
     /// The card gets all that was submitted. Chunks of launches, as far as entries were looked at.
     pub(crate) fn give_all(&mut self) -> BTreeSet<ChunkNo> {
         let mut chunks = BTreeSet::new();
-        while self.is_next_seen() && self.is_behind() {
-            chunks.append(&mut self.give());
+        // One of them may have been looked at in part only.
+        while let Some((entry, of_entry)) = self.sets.pop_front() {
+            if entry >= self.submitted {
+                self.sets.push_front((entry, of_entry));
+                break;
+            }
+            chunks.extend(of_entry);
         }
+        self.running.extend(chunks.iter().copied());
         self.given = self.submitted;
         self.waits_since = None;
         chunks
@@ -327,6 +333,21 @@ mod tests {
         assert_eq!((work.given_put(), work.next_look(8)), (3, Some(0..3)));
         work.looked(3, [(1, set(&[9]))]);
         assert_eq!((work.running(), work.next()), (&set(&[9]), None));
+    }
+
+    #[test]
+    fn entry_that_was_looked_at_in_part_is_given_with_the_others() {
+        let mut work = ChannelWork::new(RING, 0).expect("a ring");
+        work.submit(3, Tick(0));
+        work.looked(1, [(0, set(&[4])), (1, set(&[5]))]);
+        assert_eq!(work.give_all(), set(&[4, 5]));
+        assert_eq!(work.running(), &set(&[4, 5]));
+        // The look goes on; what comes behind is known when its turn is.
+        work.looked(3, [(1, set(&[6]))]);
+        work.submit(4, Tick(1));
+        work.looked(4, [(3, set(&[7]))]);
+        assert_eq!(work.next(), Some(&set(&[7])));
+        assert_eq!(work.running(), &set(&[4, 5, 6]));
     }
 
     #[test]
