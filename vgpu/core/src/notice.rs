@@ -81,7 +81,8 @@ pub enum Notice {
         /// Whether it is in VRAM; otherwise it is in host RAM from the start.
         resident: bool,
     },
-    /// Chunks of one VM begin to move. [`Notice::Moved`] or [`Notice::RolledBack`] follows, or the VM goes.
+    /// Chunks of one VM begin to move. [`Notice::Moved`] or [`Notice::RolledBack`] follows, or the VM goes. Each half of an exchange tells its own,
+    /// under one number.
     MoveStarted {
         /// VM that owns the chunks.
         vm: VmId,
@@ -130,7 +131,7 @@ pub enum Notice {
         suspended_ns: u64,
         /// How much of it was the wait for what they had under way; all of it, if that did not end.
         drained_ns: u64,
-        /// The move was given up: the suspension was for nothing.
+        /// The move was given up, or the second half of an exchange: the suspension was for nothing, or for half.
         is_rolled_back: bool,
     },
     /// An access of a VM waits for memory behind chunks: there is not enough VRAM free. [`Notice::DemandEnded`] follows.
@@ -178,7 +179,7 @@ pub enum Notice {
         bytes: u64,
         /// Bytes that were copied: less than the chunks have where instance memory or an equal copy needs none.
         copied: u64,
-        /// Time for which channels of the VM were suspended; `None` if none had to be.
+        /// Time for which channels of the VM were suspended; `None` if none had to be, and in the first half of an exchange: the second has it.
         pause_ns: Option<u64>,
     },
     /// A move was rolled back.

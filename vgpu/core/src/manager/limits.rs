@@ -188,7 +188,7 @@ impl<'a> Limits<'a> {
             bytes: self
                 .vms
                 .get(&demand.vm)
-                .map_or(0, |vgpu| bytes(vgpu, &demand.chunks)),
+                .map_or(0, |vgpu| vgpu.chunks.bytes_of(&demand.chunks)),
             deadline: demand.deadline,
             waits_for_own: demand
                 .chunks
@@ -206,7 +206,7 @@ impl<'a> Limits<'a> {
 
     /// One VM of it; `None` if the VM leaves.
     pub(super) fn view(&self, vgpu: &'a Vgpu) -> Option<VmView<'a>> {
-        let asked = |demand: &Demand| bytes(vgpu, &demand.chunks);
+        let asked = |demand: &Demand| vgpu.chunks.bytes_of(&demand.chunks);
         (!vgpu.leaves()).then(|| VmView {
             asked: self.demands.of(vgpu.id).map_or(0, asked),
             may_move: self.may_move(vgpu),
@@ -348,7 +348,7 @@ impl<'a> Limits<'a> {
             () if bytes > room => Some(Breach::HostRam),
             () => None,
         });
-        let left = bytes(vgpu, &leave);
+        let left = vgpu.chunks.bytes_of(&leave);
         let is_there = |place: &ChunkPlace| *place == ChunkPlace::Spilled;
         let (come, too_much) = cut(vgpu, come, is_there, |count, bytes| match () {
             () if count > most => Some(Breach::MaxOrBatch),
@@ -356,14 +356,14 @@ impl<'a> Limits<'a> {
             () => None,
         });
         let breach = breach.or(too_much);
-        let comes = bytes(vgpu, &come);
+        let comes = vgpu.chunks.bytes_of(&come);
         while let Some(last) = leave.pop() {
-            if bytes(vgpu, &leave) < comes {
+            if vgpu.chunks.bytes_of(&leave) < comes {
                 leave.push(last);
                 break;
             }
         }
-        match bytes(vgpu, &leave) - comes <= above_min(vgpu) {
+        match vgpu.chunks.bytes_of(&leave) - comes <= above_min(vgpu) {
             true => (leave, come, breach),
             false => (Vec::new(), Vec::new(), breach.or(Some(Breach::MinOrBatch))),
         }
@@ -387,7 +387,7 @@ impl<'a> Limits<'a> {
         let Some(vgpu) = self.vms.get(&head.vm) else {
             return false;
         };
-        let bytes = bytes(vgpu, &head.chunks);
+        let bytes = vgpu.chunks.bytes_of(&head.chunks);
         match head.direction {
             Direction::Spill => {
                 head.cause == MoveCause::Shown
@@ -495,11 +495,6 @@ fn cut(
         admitted.push(chunk);
     }
     (admitted, breach)
-}
-
-/// Bytes of chunks of a VM.
-fn bytes(vgpu: &Vgpu, chunks: &[ChunkNo]) -> u64 {
-    chunks.iter().map(|&chunk| vgpu.chunks.bytes(chunk)).sum()
 }
 
 /// The work of the VM that waits for memory, if some does.

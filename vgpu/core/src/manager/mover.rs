@@ -330,22 +330,18 @@ impl Head {
 
     /// Bytes that go elsewhere in this half of an exchange, copied or not.
     pub(super) fn bytes(&self, vgpu: &Vgpu) -> u64 {
-        bytes(vgpu, self.moved())
+        vgpu.chunks.bytes_of(self.moved())
     }
 
     /// Bytes that come in the second half.
     pub(super) fn bytes_then(&self, vgpu: &Vgpu) -> u64 {
-        bytes(vgpu, &self.then)
+        vgpu.chunks.bytes_of(&self.then)
     }
 
     /// Halves that are to come, this one included.
     pub(super) fn halves(&self) -> u64 {
         1 + u64::from(!self.then.is_empty())
     }
-}
-
-fn bytes(vgpu: &Vgpu, chunks: &[ChunkNo]) -> u64 {
-    chunks.iter().map(|&chunk| vgpu.chunks.bytes(chunk)).sum()
 }
 
 impl Move {

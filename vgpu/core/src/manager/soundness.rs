@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use fermi_spec::addr::{FRAME, FrameNo, VramAddr};
 use fermi_spec::instance::{CHANNELS, INSTANCE_BYTES};
-use shadow_pt::ShadowConfig;
+use shadow_pt::{ShadowConfig, TableRange};
 
 use super::mover::{CopyWork, Move, Stage};
 use super::running::Running;
@@ -103,9 +103,13 @@ impl Running {
             .map(|leaving| (leaving.channel.instance, INSTANCE_BYTES));
         let spaces = self.spaces_leaving.values().filter(move |gone| gone.vm == vm);
         let moving = self.mover.all().filter(move |moving| moving.head.vm == vm);
-        let freed = moving.flat_map(|moving| match &moving.stage {
-            Stage::Redirecting { freed, .. } | Stage::Resuming { freed, .. } => &**freed,
-            _ => &[],
+        let freed = moving.flat_map(|moving| {
+            let of_stage: &[TableRange] = match &moving.stage {
+                Stage::Redirecting { freed, .. } | Stage::Resuming { freed, .. } => freed,
+                _ => &[],
+            };
+            let first = moving.head.first_half.iter().flat_map(|first| &first.freed);
+            of_stage.iter().chain(first)
         });
         let of_spaces = spaces.flat_map(|gone| gone.shadow.tables().chain(gone.contexts.ranges()));
         let pages = self.pages_leaving.values().filter(move |gone| gone.vm == vm);

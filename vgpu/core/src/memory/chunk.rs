@@ -172,6 +172,11 @@ impl Chunks {
         self.resident
     }
 
+    /// Bytes of these chunks.
+    pub(crate) fn bytes_of(&self, chunks: &[ChunkNo]) -> u64 {
+        chunks.iter().map(|&chunk| self.bytes(chunk)).sum()
+    }
+
     /// Bytes of chunks in host RAM only.
     pub(crate) fn spilled(&self) -> u64 {
         self.spilled

@@ -1,11 +1,13 @@
 //! Chunks of a VM change places while it is stopped once.
 
+use fermi_spec::addr::FRAME;
 use rand_chacha::ChaCha8Rng;
 
 use super::scene::{DATA, MIB, MS, Scene};
 use super::{A, rolled_back};
-use crate::config::Quota;
+use crate::config::{GpuConfig, Quota};
 use crate::event::Event;
+use crate::manager::Manager;
 use crate::memory::{ChunkNo, ChunkPlace};
 use crate::notice::{Direction, Notice};
 use crate::policy::{Observation, Occasion, Policy, Proposal, Snapshot, Usage, Worth};
@@ -138,10 +140,9 @@ fn vm_at_its_min_exchanges_too() {
     assert_eq!(scene.resident(A), min);
 }
 
-#[test]
-fn copy_that_fails_in_the_second_half_leaves_both_chunks_in_host_ram_and_the_vm_goes_on() {
+/// A first half is done, and the second one's copy does not end.
+fn half_done() -> (Scene, ChunkNo, ChunkNo) {
     let (mut scene, goes, comes) = exchanging();
-    let free = scene.running().frames.free_count();
     scene.copies_end = false;
     while !scene.is_moving() {
         scene.pass(MS);
@@ -149,6 +150,27 @@ fn copy_that_fails_in_the_second_half_leaves_both_chunks_in_host_ram_and_the_vm_
     scene.end_copy();
     scene.pass(2 * MS);
     assert_eq!(moved(&scene), [(Direction::Spill, CHUNK, false)]);
+    (scene, goes, comes)
+}
+
+/// What is read has an owner for each frame and each table, those between the halves too.
+#[test]
+fn state_between_the_halves_is_read_as_it_was_written() {
+    let (scene, ..) = half_done();
+    let config = GpuConfig {
+        frames_arrive_zeroed: true,
+        ..GpuConfig::default()
+    };
+    let whole = scene.manager.save();
+    let volatile = scene.manager.into_volatile();
+    let loaded = Manager::load(config, &whole, volatile);
+    assert_eq!(loaded.map(|loaded| loaded.save()).ok(), Some(whole));
+}
+
+#[test]
+fn copy_that_fails_in_the_second_half_leaves_both_chunks_in_host_ram_and_the_vm_goes_on() {
+    let (mut scene, goes, comes) = half_done();
+    let free = scene.running().frames.free_count();
     assert_eq!(
         pauses(&scene),
         [] as [bool; 0],
@@ -158,30 +180,41 @@ fn copy_that_fails_in_the_second_half_leaves_both_chunks_in_host_ram_and_the_vm_
     assert_eq!(rolled_back(&scene), Some(RollBack::CopyOverTime));
     assert_eq!(pauses(&scene), [true]);
     assert!(scene.chunks_of(A).is_out(goes) && scene.chunks_of(A).is_out(comes));
-    assert_eq!(
-        scene.running().frames.free_count(),
-        free + (CHUNK / fermi_spec::addr::FRAME) as u32
-    );
+    assert_eq!(scene.running().frames.free_count(), free + (CHUNK / FRAME) as u32);
     // Its memory may move again.
     let chunks = scene.chunks_of(A);
     assert!(!chunks.is_moving(goes) && !chunks.is_moving(comes));
 }
 
 #[test]
-fn vm_that_goes_between_the_halves_goes() {
-    let (mut scene, ..) = exchanging();
-    scene.copies_end = false;
-    while !scene.is_moving() {
-        scene.pass(MS);
+fn vm_goes_in_either_half() {
+    let first = || {
+        let (mut scene, goes, comes) = exchanging();
+        scene.copies_end = false;
+        while !scene.is_moving() {
+            scene.pass(MS);
+        }
+        (scene, goes, comes)
+    };
+    let halves: [&dyn Fn() -> (Scene, ChunkNo, ChunkNo); 2] = [&first, &half_done];
+    for (begin, moved_before) in halves.into_iter().zip([0, 1]) {
+        let (mut scene, ..) = begin();
+        assert_eq!(moved(&scene).len(), moved_before);
+        let free = scene.running().frames.free_count();
+        let held = (scene.resident(A) / FRAME) as u32;
+        scene.apply(Event::Detach { vm: A });
+        assert!(
+            !scene.actions.iter().any(super::detached),
+            "the engine still copies"
+        );
+        scene.copies_end = true;
+        scene.end_copy();
+        scene.pass(200 * MS);
+        assert!(!scene.is_moving() && scene.actions.iter().any(super::detached));
+        // Between the halves its frames are those of no chunk.
+        let between = moved_before as u32 * (CHUNK / FRAME) as u32;
+        assert_eq!(scene.running().frames.free_count(), free + held + between);
     }
-    scene.apply(Event::Detach { vm: A });
-    scene.end_copy();
-    scene.pass(200 * MS);
-    scene.copies_end = true;
-    scene.end_copy();
-    scene.pass(200 * MS);
-    assert!(!scene.is_moving());
-    assert!(scene.actions.iter().any(super::detached));
 }
 
 #[test]
