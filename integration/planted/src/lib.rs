@@ -46,6 +46,8 @@ faults! {
     MappedDoorbellDropped,
     /// USERD that a client maps keeps what was there when its channel is bound no more.
     MappedUserdKept,
+    /// Frames of an exchange keep the address of what left.
+    ExchangedFrameKept,
     /// A spill frees its frames before the TLB has forgotten them.
     FramesFreeBeforeFlush,
     /// A sync frees shadow tables before the TLB has forgotten them.

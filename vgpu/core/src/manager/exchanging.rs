@@ -13,7 +13,8 @@
 //! VRAM need not have a free frame for it, and nobody else gets one meanwhile. In the end the VM holds no more than before, so an exchange is
 //! allowed at its `min` and at its `max`.
 
-use fermi_spec::addr::FrameNo;
+use fermi_spec::addr::{FRAME, FrameNo};
+use planted::Fault;
 use shadow_pt::TableRange;
 
 use super::Cx;
@@ -57,13 +58,15 @@ impl Running {
                 let count = vgpu.chunks.frames_of(chunk) as usize;
                 let taken: Box<[FrameNo]> = frames.by_ref().take(count).collect();
                 is_enough &= taken.len() == count;
-                // Frames lie where their VM sees them.
-                take_from_owner(taken.to_vec(), cx);
-                let at = vgpu.chunks.base(chunk);
-                cx.actions.push(Action::PlaceFrames {
-                    frames: taken.to_vec(),
-                    owner: FrameOwner::Vm { vm, at },
-                });
+                if !planted::is(Fault::ExchangedFrameKept) {
+                    // Frames lie where their VM sees them.
+                    take_from_owner(taken.to_vec(), cx);
+                    let at = vgpu.chunks.base(chunk);
+                    cx.actions.push(Action::PlaceFrames {
+                        frames: taken.to_vec(),
+                        owner: FrameOwner::Vm { vm, at },
+                    });
+                }
                 back.targets.insert(chunk, taken);
             }
         }
@@ -94,7 +97,7 @@ impl Running {
         cx: &mut Cx<'_>,
     ) {
         let frames: Vec<FrameNo> = targets.chain(first.frames).collect();
-        let bytes = frames.len() as u64 * fermi_spec::addr::FRAME;
+        let bytes = frames.len() as u64 * FRAME;
         self.free_tables(vm, &first.freed);
         self.free_frames(vm, frames, cx);
         self.note_collected(cause, bytes);
