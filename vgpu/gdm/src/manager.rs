@@ -359,6 +359,9 @@ impl<C: Card> Manager<C> {
                 if self.stack.is_placed(block) {
                     self.stack.place(block, crate::stack::Cost::Clean);
                 }
+            } else {
+                // The host has bytes of two times now, which nobody has signed.
+                state.signature = None;
             }
         }
     }

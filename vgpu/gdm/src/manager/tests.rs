@@ -381,6 +381,26 @@ fn what_was_copied_out_is_evicted_without_a_copy() {
 }
 
 #[test]
+fn block_that_was_copied_out_in_part_is_not_taken_for_what_the_host_had_before() {
+    let mut world = World::new(Setup {
+        clean: Clean::Signatures {
+            uniformity: false,
+            at_load: true,
+        },
+        ..Setup::gdm(1, BLOCK)
+    });
+    (0..2).for_each(|owner| world.reserve(owner, 0..4));
+    world.copy_in(0, 0..4, 7);
+    world.run(0, 0..4, None);
+    world.run(0, 0..4, Some(1));
+    // The host has 1, 1, 7, 7 now; then the card has the bytes of the first signature again.
+    world.copy_out(0, 0..2);
+    world.run(0, 0..4, Some(7));
+    world.run(1, 0..4, None);
+    world.copy_out(0, 0..4);
+}
+
+#[test]
 fn blocks_of_a_launch_under_way_stay_and_its_end_makes_room() {
     let mut world = World::gdm(4);
     world.reserve(0, 0..12);
