@@ -11,7 +11,7 @@ use fermi_spec::methods::RenderEnable;
 use fermi_spec::target::{draw, method as target};
 use kernel_sets::{Bank, Bound, Kernel, Reason};
 
-use crate::memory::read;
+use crate::memory::{read, read_code};
 use crate::observer::{Look, released};
 use crate::pending::Pending;
 use crate::registers::{Registers, Value};
@@ -443,7 +443,7 @@ impl Lines<'_> {
         let words = self.lines.entry(line).or_insert_with(|| {
             let mut bytes = [0; LINE_BYTES as usize];
             let place = code.checked_add(u64::from(line) * u64::from(LINE_BYTES))?;
-            read(memory, place, &mut bytes).ok()?;
+            read_code(memory, place, &mut bytes).ok()?;
             let mut is_known = [true; LINE_BYTES as usize];
             pending.lay_over(place, &mut bytes, &mut is_known);
             let words = std::array::from_fn(|word| {

@@ -7,7 +7,7 @@
 //!
 //! The guest's own tables say where an address is: what its entries that are not shadowed yet say is as good a hint. All that is found out
 //! is a hint. A guest that lies, or that rewrites what was read, gets a worse placement of its own memory and nothing else.
-//! What a look takes is the VM's to pay; pages that it read are forgotten with it, because the card may change them.
+//! What a look takes is the VM's to pay; pages that it read are forgotten with it, because the card may change them. Code is kept for a while (`codes`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -21,6 +21,7 @@ use kernel_sets::Cache;
 use launches::{CopyMethods, Item, Limits, Looked, Observer, Work};
 use shadow_pt::GuestDirectory;
 
+use self::codes::Codes;
 use self::space::{Places, Sets, SpaceMemory};
 use super::Cx;
 use super::running::Running;
@@ -32,6 +33,7 @@ use crate::memory::GuestPage;
 use crate::policy::Observation;
 use crate::share::{CHANNEL_ASKED, PAGE_FETCHED};
 
+mod codes;
 mod space;
 
 /// Entries that are looked at beyond those that the card has.
@@ -66,6 +68,7 @@ pub(super) struct Ahead {
     pub(super) due: BTreeSet<(VmId, u8)>,
     watched: BTreeMap<(VmId, u8), Watched>,
     caches: BTreeMap<VmId, Cache>,
+    codes: BTreeMap<VmId, Codes>,
     /// Pages on their way from VRAM.
     fetching: BTreeMap<Token, (VmId, u8, GuestPage)>,
     /// Channels that were asked whether what they were given has ended: up to which entry.
@@ -129,6 +132,7 @@ impl Ahead {
         self.fetching.retain(|_, (of, ..)| *of != vm);
         self.states.retain(|_, (of, ..)| *of != vm);
         self.caches.remove(&vm);
+        self.codes.remove(&vm);
     }
 
     /// Whether an observer of the VM may keep so much beside its others.
@@ -214,9 +218,10 @@ impl Running {
                 return Look::Done;
             };
             let places = work.places_to(range.end);
-            let caches = &mut self.volatile.ahead.caches;
-            let cache = caches.entry(vm).or_insert_with(|| Cache::new(SETS_KEPT));
-            let (found, work_done) = look_once(vgpu, watched, (directory, places), for_chunks, cache, cx);
+            let ahead = &mut self.volatile.ahead;
+            let cache = ahead.caches.entry(vm).or_insert_with(|| Cache::new(SETS_KEPT));
+            let known = (cache, ahead.codes.entry(vm).or_default());
+            let (found, work_done) = look_once(vgpu, watched, (directory, places), for_chunks, known, cx);
             let Found {
                 observer,
                 looked,
@@ -416,7 +421,7 @@ fn look_once(
     watched: &mut Watched,
     (directory, places): (GuestDirectory, [u32; 2]),
     for_chunks: bool,
-    cache: &mut Cache,
+    (cache, codes): (&mut Cache, &mut Codes),
     cx: &mut Cx<'_>,
 ) -> (Found, u64) {
     let mut memory = SpaceMemory {
@@ -432,6 +437,9 @@ fn look_once(
         steps: 0,
         pages: BTreeMap::new(),
         places: std::mem::take(&mut watched.places).of(vgpu.synced_at),
+        codes,
+        now: cx.now,
+        code_pages: BTreeSet::new(),
     };
     let limits = Limits {
         work: LOOK_WORK,
@@ -451,6 +459,11 @@ fn look_once(
     // What was missing may have been on the way.
     if missing.is_empty() {
         watched.places = memory.places;
+        for page in memory.code_pages {
+            if let Some(bytes) = watched.pages.get(&page) {
+                codes.keep(page, bytes, cx.now);
+            }
+        }
     }
     let found = Found {
         observer,

@@ -6,11 +6,12 @@ use std::ops::Range;
 use fermi_spec::addr::{GpuVa, LARGE_PAGE, PDE_SPAN, SMALL_PAGE};
 use kernel_sets::Bound;
 use launches::{GpuMemory, Item, Launch, Target, Unmapped, Work};
-use shadow_pt::{GuestDirectory, TableAt, TableRead, TableStore, Walk, WalkedPage, walk};
+use shadow_pt::{GuestDirectory, Placement, TableAt, TableRead, TableStore, Walk, WalkedPage, walk};
 
+use super::codes::Codes;
 use crate::device::tables::Reader;
 use crate::event::Tick;
-use crate::memory::ChunkNo;
+use crate::memory::{ChunkNo, GuestPage};
 
 /// Most steps through tables in one look, whatever it finds. What lies beyond is not looked up.
 const STEPS_MAX: u32 = 8192;
@@ -53,27 +54,55 @@ pub(super) struct SpaceMemory<'a> {
     /// Pages that bytes were read from.
     pub(super) pages: BTreeMap<u64, TableAt>,
     pub(super) places: Places,
+    /// Code of the VM's, as it was a short time ago.
+    pub(super) codes: &'a Codes,
+    pub(super) now: Tick,
+    /// Pages in VRAM that code was read from, and that are not kept.
+    pub(super) code_pages: BTreeSet<GuestPage>,
 }
 
 impl GpuMemory for SpaceMemory<'_> {
     fn read(&mut self, at: GpuVa, bytes: &mut [u8]) -> Result<(), Unmapped> {
-        let within = at.0 % SMALL_PAGE;
-        let target = match self.pages.get(&(at.0 - within)) {
-            Some(page) => page.offset(within),
-            None => {
-                let start = self.page(at.0 - within).map_err(|_| Unmapped)?;
-                self.pages.insert(at.0 - within, start.target);
-                start.target.offset(within)
-            }
-        };
+        let target = self.target(at)?;
         match self.reader.read(target, bytes) {
             TableRead::Done => Ok(()),
             TableRead::Missing | TableRead::Outside => Err(Unmapped),
         }
     }
+
+    fn read_code(&mut self, at: GpuVa, bytes: &mut [u8]) -> Result<(), Unmapped> {
+        if let TableAt::Vram(place) = self.target(at)?
+            && let Placement::Vram(_) = self.reader.chunks.locate(place)
+        {
+            let (page, from) = (GuestPage::of(place), place.within(SMALL_PAGE) as usize);
+            let kept = self.codes.page(page, self.now);
+            match kept.and_then(|kept| kept.get(from..from + bytes.len())) {
+                Some(kept) => {
+                    bytes.copy_from_slice(kept);
+                    return Ok(());
+                }
+                None => self.code_pages.insert(page),
+            };
+        }
+        self.read(at, bytes)
+    }
 }
 
 impl SpaceMemory<'_> {
+    /// Where an address leads.
+    fn target(&mut self, at: GpuVa) -> Result<TableAt, Unmapped> {
+        let within = at.0 % SMALL_PAGE;
+        let start = match self.pages.get(&(at.0 - within)) {
+            Some(page) => *page,
+            None => {
+                let start = self.page(at.0 - within).map_err(|_| Unmapped)?.target;
+                self.pages.insert(at.0 - within, start);
+                start
+            }
+        };
+        Ok(start.offset(within))
+    }
+
     /// The page at an address, or the first address behind it where there may be one.
     fn page(&mut self, at: u64) -> Result<WalkedPage, u64> {
         self.steps += 1;
