@@ -3,6 +3,7 @@
 //! * One chunk of 2 MiB at a time: a VM keeps the shader cores busy with grids, one after the other; its quota is lowered by a chunk and
 //!   raised again. A pause is from the channel off the card to its doorbell written again, moves that were given up included. The drain is
 //!   the part that the grid under way takes; what is left is ours. "Back" is from the quota that allows it to the chunk in VRAM.
+//! * Chunks that change places: grids use three chunks in turn, two fit, and each grid waits for its own. A pause has two copies in it.
 //! * 256 MiB at once: the same with 128 chunks. The first time out and back is not in the figures: it touches pages of the host that are
 //!   new.
 //!
@@ -15,6 +16,7 @@ use anyhow::Result;
 use broker::VmStats;
 use integration::neighbour::Host;
 use pairs::{Mode, nanoseconds};
+use vgpu::policy::PolicyName;
 
 /// Moves in each direction.
 const MOVES: usize = 200;
@@ -32,7 +34,42 @@ fn main() -> Result<()> {
         return Ok(());
     }
     chunks(mode)?;
+    exchanges(mode)?;
     large(mode)
+}
+
+/// Pauses in which a chunk leaves and another one comes.
+fn exchanges(mode: Mode) -> Result<()> {
+    println!(
+        "{:<22} {:>6} {:>9} {:>9} {:>9} {:>9} {:>9} {:>8} {:>9}",
+        "exchanges", "pauses", "median", "p99", "longest", "drain", "p99", "in vain", "each way"
+    );
+    let host = Host::looking(PolicyName::GdmAlways)?;
+    let mut vm = host.rotator();
+    vm.wait_for(WARM_UP)?;
+    let before = host.stats_of_other()?;
+    let wanted = mode.rounds(MOVES) as u64;
+    let mut stats = before.clone();
+    while count(&stats) - count(&before) < wanted {
+        vm.wait_for(1)?;
+        stats = host.stats_of_other()?;
+    }
+    vm.end()?;
+    let pauses = count(&stats) - count(&before);
+    let moved = |stats: &VmStats| stats.spilled_out_bytes + stats.refilled_bytes;
+    let micro = |ns: u64| ns as f64 / 1e3;
+    println!(
+        "{:<22} {pauses:>6} {:>9.0} {:>9.0} {:>9.0} {:>9.0} {:>9.0} {:>8} {:>9.2}",
+        "microseconds",
+        micro(stats.pauses.p50_ns),
+        micro(stats.pauses.p99_ns),
+        micro(stats.pauses.max_ns),
+        micro(stats.drains.p50_ns),
+        micro(stats.drains.p99_ns),
+        stats.pauses_in_vain,
+        (moved(&stats) - moved(&before)) as f64 / (2 * CHUNK * pauses) as f64,
+    );
+    Ok(())
 }
 
 fn chunks(mode: Mode) -> Result<()> {

@@ -198,6 +198,12 @@ impl Host {
         Running::start(self.socket(VICTIM), grinder::run::<24, 320>)
     }
 
+    /// Starts one that has VRAM for two chunks at a broker of [`Host::looking`] and whose grids use three in turn: under a policy by which they wait
+    /// for what they use, chunks change places for each of them.
+    pub fn rotator(&self) -> Running {
+        Running::start(self.socket(OTHERS[0]), grinder::rotate)
+    }
+
     /// Moves so many bytes of the VM whose grids run, to host RAM or back, and waits until they have moved. Its quota is what
     /// moves them. Returns its figures before and after, and how long it took.
     ///
@@ -233,9 +239,21 @@ impl Host {
     /// # Errors
     /// It is not attached.
     pub fn stats(&self) -> Result<VmStats> {
+        self.stats_of(VICTIM)
+    }
+
+    /// Figures of the VM of [`Host::rotator`].
+    ///
+    /// # Errors
+    /// It is not attached.
+    pub fn stats_of_other(&self) -> Result<VmStats> {
+        self.stats_of(OTHERS[0])
+    }
+
+    fn stats_of(&self, name: &str) -> Result<VmStats> {
         let all = self.broker.snapshot().vms;
-        let mut victims = all.into_iter().filter(|vm| vm.is_attached && vm.name == VICTIM);
-        victims.next().context("the VM is not attached")
+        let mut vms = all.into_iter().filter(|vm| vm.is_attached && vm.name == name);
+        vms.next().context("the VM is not attached")
     }
 
     /// Starts an attack in the other VM. It goes on until it is stopped, with a new connection where it lost one.

@@ -1,4 +1,5 @@
-//! A VM that keeps the shader cores busy with grids of one length, while its memory is moved by whoever measures that.
+//! A VM that keeps the shader cores busy with grids of one length, while its memory is moved by whoever measures that; and one whose grids use a chunk
+//! after the other, so that a policy that brings what they use moves it.
 
 use std::fmt::Write as _;
 use std::sync::LazyLock;
@@ -27,41 +28,69 @@ const STEPS: usize = 64;
 const QUEUED: u32 = 4;
 /// Rests after which a launch does not end.
 const WAIT_TURNS: u32 = 200_000;
+/// Bytes between what two programs of [`ROTATING`] store to: a chunk.
+const APART: u64 = 2 << 20;
 /// Each lane counts to a known number and stores it.
-static PROGRAM: LazyLock<Program> = LazyLock::new(|| {
+static PROGRAM: LazyLock<Program> = LazyLock::new(|| assemble(&counting(DATA_VA)).expect("text of ours"));
+/// The same so many times, each behind the one before; each stores to a chunk of its own.
+static ROTATING: LazyLock<Program> = LazyLock::new(|| {
+    let texts = (0..ROTATED).map(|chunk| counting(DATA_VA + chunk * APART));
+    assemble(&texts.collect::<Vec<_>>().join("\n")).expect("text of ours")
+});
+/// Chunks that are used in turn.
+const ROTATED: u64 = 3;
+
+fn counting(to: u64) -> String {
     let mut text = String::from("mov b32 $r0 $tidx\nmov b32 $r1 0x0\n");
     for _ in 0..STEPS {
         text.push_str("add b32 $r1 $r1 0x1\n");
     }
     let _ = write!(
         text,
-        "add b32 $r2 (shl $r0 0x2) 0x{DATA_VA:x}\nst b32 wb g[$r2] $r1\nexit"
+        "add b32 $r2 (shl $r0 0x2) 0x{to:x}\nst b32 wb g[$r2] $r1\nexit"
     );
-    assemble(&text).expect("text of ours")
-});
+    text
+}
 
 /// Runs grids of `BLOCKS` blocks of 8 warps until it is over, by a channel that can write `MEBIBYTES` of VRAM.
 pub(super) fn run<const BLOCKS: u32, const MEBIBYTES: u64>(place: &Place) -> Result<()> {
     let its_own = place.clone();
     live::run(place, live::Bar1::ByMessages, move |bus| {
-        work(bus, &its_own, BLOCKS, MEBIBYTES << 20)
+        work(bus, &its_own, (&PROGRAM, 1), BLOCKS, MEBIBYTES << 20)
     })
 }
 
-fn work(bus: &mut SimBus, place: &Place, blocks: u32, data_bytes: u64) -> Result<(), String> {
+/// Runs grids of 24 blocks that use three chunks in turn, until it is over.
+pub(super) fn rotate(place: &Place) -> Result<()> {
+    let its_own = place.clone();
+    live::run(place, live::Bar1::ByMessages, move |bus| {
+        work(bus, &its_own, (&ROTATING, ROTATED), 24, ROTATED * APART)
+    })
+}
+
+/// `programs`: the text of so many programs of one length.
+fn work(
+    bus: &mut SimBus,
+    place: &Place,
+    (program, programs): (&Program, u64),
+    blocks: u32,
+    data_bytes: u64,
+) -> Result<(), String> {
     let mut rig = Rig::start(bus, data_bytes).with_contexts();
     rig.open(bus, CHANNEL);
-    put_program(bus, &PROGRAM);
-    let launch = Launch {
-        grid: [blocks, 1, 1],
-        block: [256, 1, 1],
-        registers: PROGRAM.registers,
-        ..Launch::default()
-    };
+    put_program(bus, program);
+    let program_bytes = size_of_val(&*program.words) as u64 / programs;
     for round in 1u32.. {
         if place.is_over() {
             break;
         }
+        let launch = Launch {
+            grid: [blocks, 1, 1],
+            block: [256, 1, 1],
+            registers: program.registers,
+            entry: (u64::from(round) % programs * program_bytes) as u32,
+            ..Launch::default()
+        };
         let mut words = launch_words(&launch);
         words.extend(runner::release(SUBCHANNEL, RAM_VA + DONE_GPA, round));
         // Each launch that may be under way has a pushbuffer of its own.
