@@ -2,7 +2,9 @@
 
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use vgpu::policy::{ChunkNo, Observation, Occasion, Policy, Proposal, Snapshot, Usage, VmView, Worth};
+use vgpu::policy::{
+    ChunkNo, Observation, Occasion, Policy, Proposal, Snapshot, Usage, VmView, WorkWanted, Worth,
+};
 use vgpu::{MoveCause, VmId};
 
 /// Draws for itself, so that a seed gives one run.
@@ -114,8 +116,8 @@ impl Policy for HostilePolicy {
     }
 
     /// Work waits for what it proposes, and for nothing.
-    fn wants_work(&self) -> bool {
-        true
+    fn wants_work(&self) -> WorkWanted {
+        WorkWanted::Waits
     }
 
     fn save(&self) -> String {

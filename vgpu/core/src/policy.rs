@@ -249,6 +249,17 @@ pub enum Worth {
     Pass,
 }
 
+/// What a policy wants of the work that guests hand to their channels. All but the first cost a look at each doorbell.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum WorkWanted {
+    /// Nothing: rings are not read.
+    Nothing,
+    /// What launches use, while memory of their VM is in host RAM and as far as there is time for it. None of them waits.
+    Looks,
+    /// The same before the card has them: they wait for their memory ([`Occasion::Held`]).
+    Waits,
+}
+
 /// Memory of the card in three figures: at hand after every event, without a snapshot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Usage {
@@ -278,9 +289,8 @@ pub trait Policy: Send {
     /// Takes note of what happened.
     fn observe(&mut self, what: &Observation<'_>) -> Worth;
 
-    /// Whether it goes by what launches use: then the work of channels is looked at before the card has it, and waits for its memory
-    /// ([`Occasion::Held`]). It costs a look at each doorbell.
-    fn wants_work(&self) -> bool;
+    /// What it wants of the work of channels.
+    fn wants_work(&self) -> WorkWanted;
 
     /// Its state between two occasions, as text for [`Policy::restore`]; empty if it has none.
     fn save(&self) -> String;

@@ -39,6 +39,20 @@ pub(crate) struct VmWork {
     pub(crate) looks: Looks,
 }
 
+/// The time before which work of a VM does not wait whose policy lets none wait.
+const NEVER: Tick = Tick(u64::MAX);
+
+impl VmWork {
+    /// Whether its work may wait for memory at all. What it uses is looked up in any case.
+    pub(crate) fn let_wait(&mut self, may_wait: bool) {
+        match may_wait {
+            true if self.direct_until == NEVER => self.direct_until = Tick::default(),
+            true => {}
+            false => (self.direct_until, self.is_looked_up) = (NEVER, true),
+        }
+    }
+}
+
 /// The work of one channel.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct ChannelWork {
@@ -260,7 +274,7 @@ impl ChannelWork {
 
 impl Inspect for VmWork {
     fn inspect(&self, tree: &mut Tree<'_>) {
-        if self.direct_until > Tick::default() {
+        if self.direct_until > Tick::default() && self.direct_until < NEVER {
             tree.due_in("waits_for_memory_again_in", self.direct_until);
         }
         tree.part("looks", &self.looks);

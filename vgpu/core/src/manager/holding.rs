@@ -7,8 +7,8 @@
 //! ```
 //!
 //! A VM that has no memory in host RAM waits for nothing: the card gets its doorbell at once, and its ring is read so that what its channels
-//! have set is known when memory becomes short. Who waited in vain is not held for [`DIRECT_NS`]. Only policies that go by launches
-//! ([`Policy::wants_work`](crate::policy::Policy::wants_work)) have this; under the others no ring is read.
+//! have set is known when memory becomes short. Who waited in vain is not held for [`DIRECT_NS`]. Only policies that want it
+//! ([`Policy::wants_work`](crate::policy::Policy::wants_work)) have this: under one that wants looks alone nothing waits, and under the others no ring is read.
 
 use fermi_spec::instance::offset;
 use planted::Fault;
@@ -22,6 +22,7 @@ use crate::device::work::ChannelWork;
 use crate::event::{Tick, VmId};
 use crate::memory::ChunkNo;
 use crate::notice::Notice;
+use crate::policy::WorkWanted;
 
 /// Longest time that an entry waits.
 const HOLD_NS: u64 = 20_000_000;
@@ -63,13 +64,15 @@ impl Vgpu {
 impl Running {
     /// A channel is bound whose instance block this is: its work begins where its ring stands.
     pub(super) fn begin_work(&mut self, vm: VmId, v: u8, block: &[u8]) {
-        if !self.policy.wants_work() {
+        let wanted = self.policy.wants_work();
+        if wanted == WorkWanted::Nothing {
             return;
         }
         let base = [offset::GP_BASE_LO, offset::GP_BASE_HI].map(|at| word_at(block, at));
         let work = ChannelWork::new(base, word_at(block, offset::GP_GET));
         if let (Some(vgpu), Some(work)) = (self.vms.get_mut(&vm), work) {
             vgpu.work.channels.insert(v, work);
+            vgpu.work.let_wait(wanted == WorkWanted::Waits);
         }
         self.volatile.ahead.forget(vm, v);
     }
@@ -238,7 +241,7 @@ impl Running {
 
     /// Looks at work that waits: its memory may be there, or its time over. `true`: some goes on.
     pub(super) fn check_held(&mut self, now: Tick) -> bool {
-        if !self.policy.wants_work() {
+        if self.policy.wants_work() != WorkWanted::Waits {
             return false;
         }
         let mut changed = false;
@@ -262,7 +265,7 @@ impl Running {
 
     /// When work that waits is given whatever its memory.
     pub(super) fn next_held(&self) -> Option<Tick> {
-        if !self.policy.wants_work() || planted::is(Fault::HeldForGood) {
+        if self.policy.wants_work() != WorkWanted::Waits || planted::is(Fault::HeldForGood) {
             return None;
         }
         let vms = self.vms.values().filter(|vgpu| vgpu.share.turn_at().is_none());
@@ -275,7 +278,7 @@ impl Running {
 
     /// The VM whose work has waited for longest for memory, and the channel.
     pub(super) fn longest_held(&self, now: Tick) -> Option<(VmId, u8)> {
-        if !self.policy.wants_work() || planted::is(Fault::HeldForGood) {
+        if self.policy.wants_work() != WorkWanted::Waits || planted::is(Fault::HeldForGood) {
             return None;
         }
         // One that is out of turn gives nothing to the card now, whatever the answer.

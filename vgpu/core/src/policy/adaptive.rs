@@ -19,12 +19,11 @@ use rand_chacha::ChaCha8Rng;
 
 use super::sharing::{self, Choice};
 use super::{
-    ChunkNo, ChunkView, Observation, Occasion, Policy, Proposal, Reach, Snapshot, Usage, VmView, Worth,
+    ChunkNo, ChunkView, Observation, Occasion, Policy, Proposal, Reach, Snapshot, Usage, VmView, WorkWanted,
+    Worth,
 };
 use crate::reason::MoveCause;
 
-/// For so long nothing of a VM is held: launches are looked at and wait for nothing.
-const DIRECT_NS: u64 = 1_000_000_000;
 /// Launches are told apart up to this many, as by the thesis's counters of 27 bits.
 const LAUNCHES_MAX: u32 = (1 << 27) - 1;
 /// What was used is told apart by milliseconds, and by so many of them.
@@ -133,13 +132,6 @@ impl Choice for ByLaunches {
 
 impl Policy for Adaptive {
     fn propose(&mut self, view: &Snapshot<'_>, occasion: Occasion, rng: &mut ChaCha8Rng) -> Proposal {
-        if let Occasion::Held { vm } = occasion {
-            return Proposal::Release {
-                vm,
-                until: view.now.after(DIRECT_NS),
-                with_looks: true,
-            };
-        }
         let proposal = sharing::propose(view, occasion, &ByLaunches, rng);
         let is_calm = matches!(occasion, Occasion::Pass | Occasion::Tick);
         match proposal {
@@ -152,8 +144,8 @@ impl Policy for Adaptive {
         sharing::worth(what)
     }
 
-    fn wants_work(&self) -> bool {
-        true
+    fn wants_work(&self) -> WorkWanted {
+        WorkWanted::Looks
     }
 
     fn save(&self) -> String {

@@ -20,7 +20,7 @@ use rand_chacha::ChaCha8Rng;
 use super::sharing::{self, Choice};
 use super::{
     ChunkNo, ChunkView, Observation, Occasion, Policy, Proposal, Residence, Snapshot, Usage, VmView,
-    WorkView, Worth,
+    WorkView, WorkWanted, Worth,
 };
 use crate::event::{Tick, VmId};
 use crate::reason::MoveCause;
@@ -280,8 +280,8 @@ impl Policy for Gdm {
         sharing::worth(what)
     }
 
-    fn wants_work(&self) -> bool {
-        true
+    fn wants_work(&self) -> WorkWanted {
+        WorkWanted::Waits
     }
 
     fn save(&self) -> String {
@@ -310,8 +310,8 @@ impl Policy for Always {
         sharing::worth(what)
     }
 
-    fn wants_work(&self) -> bool {
-        true
+    fn wants_work(&self) -> WorkWanted {
+        WorkWanted::Waits
     }
 
     fn save(&self) -> String {

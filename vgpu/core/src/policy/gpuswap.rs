@@ -7,7 +7,7 @@
 use rand_chacha::ChaCha8Rng;
 
 use super::sharing::{self, Choice};
-use super::{ChunkView, Observation, Occasion, Policy, Proposal, Snapshot, Usage, VmView, Worth};
+use super::{ChunkView, Observation, Occasion, Policy, Proposal, Snapshot, Usage, VmView, WorkWanted, Worth};
 
 pub(super) struct Gpuswap;
 
@@ -41,8 +41,8 @@ impl Policy for Gpuswap {
         sharing::worth(what)
     }
 
-    fn wants_work(&self) -> bool {
-        false
+    fn wants_work(&self) -> WorkWanted {
+        WorkWanted::Nothing
     }
 
     fn save(&self) -> String {

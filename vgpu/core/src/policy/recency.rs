@@ -20,7 +20,7 @@ mod trials;
 
 use self::trials::Trials;
 use super::sharing::{self, Choice};
-use super::{ChunkView, Observation, Occasion, Policy, Proposal, Snapshot, Usage, VmView, Worth};
+use super::{ChunkView, Observation, Occasion, Policy, Proposal, Snapshot, Usage, VmView, WorkWanted, Worth};
 use crate::event::Tick;
 
 /// For so long an idle chunk counts as its VM's. About what it takes to move ten chunks of 2 MiB out and in again: to wait for as
@@ -135,8 +135,8 @@ impl Policy for Recency {
         sharing::worth(what)
     }
 
-    fn wants_work(&self) -> bool {
-        false
+    fn wants_work(&self) -> WorkWanted {
+        WorkWanted::Nothing
     }
 
     fn save(&self) -> String {

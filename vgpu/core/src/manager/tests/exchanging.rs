@@ -10,7 +10,7 @@ use crate::event::Event;
 use crate::manager::Manager;
 use crate::memory::{ChunkNo, ChunkPlace};
 use crate::notice::{Direction, Notice};
-use crate::policy::{Observation, Occasion, Policy, Proposal, Snapshot, Usage, Worth};
+use crate::policy::{Observation, Occasion, Policy, Proposal, Snapshot, Usage, WorkWanted, Worth};
 use crate::reason::{MoveCause, RollBack};
 
 const CHUNK: u64 = 2 * MIB;
@@ -39,8 +39,8 @@ impl Policy for Once {
         Worth::Nothing
     }
 
-    fn wants_work(&self) -> bool {
-        false
+    fn wants_work(&self) -> WorkWanted {
+        WorkWanted::Nothing
     }
 
     fn save(&self) -> String {

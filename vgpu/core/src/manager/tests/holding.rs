@@ -3,6 +3,7 @@
 use fermi_spec::addr::{Aperture, Gpa, GpuVa};
 use fermi_spec::bar::Bar;
 use fermi_spec::gpfifo::{ENTRY_BYTES, GpEntry};
+use fermi_spec::graphics::compute;
 use fermi_spec::instance::{offset, userd};
 use fermi_spec::methods::{CopyExec, class, copy, host};
 use fermi_spec::pte::{Pde, PdeAperture, Pte};
@@ -93,8 +94,13 @@ fn submit(scene: &mut Scene, entry: u32, chunk: ChunkNo) {
         incrementing(4, copy::EXEC, 1),
         exec.into_bits(),
     ];
-    let at = PUSHBUFFERS + u64::from(entry) * 0x80;
-    put_ram(scene, at, &words);
+    submit_words(scene, entry, &words);
+}
+
+/// The same with these words.
+fn submit_words(scene: &mut Scene, entry: u32, words: &[u32]) {
+    let at = PUSHBUFFERS + u64::from(entry % 32) * 0x80;
+    put_ram(scene, at, words);
     let segment = GpEntry::fetch(GpuVa(at), words.len() as u32);
     put_ram(
         scene,
@@ -136,6 +142,44 @@ fn waits(scene: &Scene) -> Vec<bool> {
         _ => None,
     });
     waits.collect()
+}
+
+/// Pages of 4 KiB that were read from VRAM since the last submission.
+fn pages_read(scene: &Scene) -> usize {
+    let is_page = |action: &&Action| matches!(action, Action::HostRead { bytes, .. } if *bytes == 0x1000);
+    scene.actions.iter().filter(is_page).count()
+}
+
+#[test]
+fn code_in_vram_is_read_once_for_many_launches() {
+    let (mut scene, mut entry) = known(PolicyName::GdmAlways);
+    let out: Vec<_> = is_out(&mut scene).collect();
+    let first = (DATA / CHUNK) as u32;
+    let inside = (first..).map(ChunkNo).find(|of| !out.contains(of));
+    let code = (128 << 20) + u64::from(inside.expect("some fit").0) * CHUNK - DATA;
+    let mut words = vec![incrementing(1, host::SET_OBJECT, 1), u32::from(class::COMPUTE)];
+    for (method, operands) in [
+        (compute::SHARED_WINDOW, &[0xfe00_0000][..]),
+        (compute::LOCAL_WINDOW, &[0xff00_0000]),
+        (compute::CODE_HIGH, &[0, code as u32]),
+        (compute::ENTRY, &[0]),
+        (compute::BLOCK_XY, &[32 | 1 << 16, 1]),
+        (compute::GRID_XY, &[4 | 1 << 16, 1]),
+        (compute::LAUNCH, &[compute::LAUNCH_OPERAND]),
+    ] {
+        words.push(incrementing(1, method, operands.len() as u16));
+        words.extend_from_slice(operands);
+    }
+    let mut launch = |scene: &mut Scene| {
+        submit_words(scene, entry, &words);
+        scene.pass(5 * MS);
+        entry += 1;
+        pages_read(scene)
+    };
+    assert_eq!(launch(&mut scene), 1);
+    assert_eq!([(); 20].map(|()| launch(&mut scene)), [0; 20]);
+    scene.pass(300 * MS);
+    assert_eq!(launch(&mut scene), 1, "it may be other code by now");
 }
 
 #[test]
@@ -186,6 +230,22 @@ fn no_ring_is_read_and_nothing_waits_under_policies_that_do_not_go_by_launches()
     submit(&mut scene, entry, out);
     assert_eq!(rung(&scene), [entry + 1]);
     assert!(scene.running().vms[&A].work.channels.is_empty());
+}
+
+#[test]
+fn rings_are_read_and_nothing_ever_waits_under_a_policy_that_wants_looks_alone() {
+    let (mut scene, entry) = known(PolicyName::Adaptive);
+    let out = is_out(&mut scene).next().expect("some do not fit");
+    // Nothing moves, so a question to the policy would not be answered.
+    scene.memory_for_moves = None;
+    for entry in entry..entry + 300 {
+        submit(&mut scene, entry, out);
+        assert_eq!(rung(&scene), [entry + 1]);
+        scene.pass(5 * MS);
+        assert!(waits(&scene).is_empty());
+    }
+    let launches = scene.chunks_of(A).history(out).launches;
+    assert!(launches > 100, "{launches}");
 }
 
 /// A ring whose entries all name the same words, which set nothing. Together they are half a million words.

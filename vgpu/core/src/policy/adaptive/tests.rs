@@ -117,9 +117,4 @@ fn nothing_gives_way_that_a_move_may_not_take_and_nothing_waits() {
         ..view(&of)
     };
     assert_eq!(answer(none, Occasion::Tick), Proposal::Nothing);
-    let held = answer(view(&of), Occasion::Held { vm: VM_ID });
-    assert!(
-        matches!(held, Proposal::Release { with_looks: true, until, .. } if until > Tick(5)),
-        "{held:?}"
-    );
 }

@@ -15,7 +15,7 @@ use crate::memory::Reach;
 use crate::policy::ChunkView;
 use crate::policy::shares::Party;
 use crate::policy::shares::tests::by_bisection;
-use crate::policy::{Observation, Policy, PolicyName, Usage, Worth};
+use crate::policy::{Observation, Policy, PolicyName, Usage, WorkWanted, Worth};
 use fermi_spec::addr::{FRAME, FrameNo, Iova};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -708,7 +708,7 @@ impl Policy for Without {
         self.1.observe(what)
     }
 
-    fn wants_work(&self) -> bool {
+    fn wants_work(&self) -> WorkWanted {
         self.1.wants_work()
     }
 
