@@ -55,9 +55,9 @@ pub(crate) struct NouveauArguments {
     /// Have each access to BAR1, BAR3 and PRAMIN of a vGPU be a message
     #[arg(long, requires = "vgpu")]
     trapped: bool,
-    /// With --vgpu: which of a VM's chunks are in VRAM, by this policy of the broker's
-    #[arg(long, requires = "vgpu", value_name = "NAME", default_value = "gpuswap")]
-    policy: String,
+    /// With --vgpu: which of a VM's chunks are in VRAM, by this policy of the broker's and not by its default
+    #[arg(long, requires = "vgpu", value_name = "NAME")]
+    policy: Option<String>,
     /// Two VMs at a time, on a card that has a quarter of the VRAM that they see: it must spill
     #[arg(long, value_name = "N", requires = "vgpu", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=i64::from(VMS_MAX)))]
     vms: u8,
@@ -402,7 +402,7 @@ fn start_device(
     let arguments = setting.arguments;
     if vms > 0 {
         let is_direct = scenario.is_direct() && !arguments.trapped;
-        let card = (arguments.policy.as_str(), is_direct);
+        let card = (arguments.policy.as_deref(), is_direct);
         return Vgpus::start(&setting.vramd, (vms, sizes), card, folder).map(Device::Vgpus);
     }
     let mut options = options.to_vec();

@@ -36,7 +36,6 @@ use crate::reason::MoveCause;
 #[serde(rename_all = "lowercase")]
 pub enum PolicyName {
     /// Most-VRAM victim, random chunk, least-VRAM refill (Kehne et al., VEE'15).
-    #[default]
     Gpuswap,
     /// The same shares; of a VM's chunks those that were used last, and with which it is fastest.
     Recency,
@@ -46,6 +45,7 @@ pub enum PolicyName {
     #[serde(rename = "gdm-always")]
     GdmAlways,
     /// The same shares; of a VM's chunks those that most launches use (Ganguly's thesis, 2020, chapter 5).
+    #[default]
     Adaptive,
 }
 

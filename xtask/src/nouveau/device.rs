@@ -118,11 +118,11 @@ impl Device {
 }
 
 impl Vgpus {
-    /// Starts a broker for as many VMs, with a policy for their chunks, whose windows are memory if that is wanted. Its files go to `folder`.
+    /// Starts a broker for as many VMs, with a policy for their chunks or its default, whose windows are memory if that is wanted. Its files go to `folder`.
     pub(super) fn start(
         vramd: &Path,
         (vms, sizes): (u8, Sizes),
-        (policy, is_direct): (&str, bool),
+        (policy, is_direct): (Option<&str>, bool),
         folder: &Path,
     ) -> Result<Self> {
         let vms = NAMES
@@ -132,9 +132,10 @@ impl Vgpus {
         let windows = if is_direct { "direct" } else { "trapped" };
         // A path in JSON quotes is one in TOML quotes too.
         let at = |name: &str| json!(folder.join(name));
+        let policy = policy.map_or(String::new(), |policy| format!("policy = \"{policy}\"\n"));
         let mut host = format!(
             "[control]\nsocket = {}\n[[gpu]]\nname = \"gpu0\"\ndevice = \"model:gtx480\"\nvram = \"{card}\"\n\
-             policy = \"{policy}\"\nwindows = \"{windows}\"\n[gpu.settings]\nshadow = \"{SHADOW}\"\n",
+             {policy}windows = \"{windows}\"\n[gpu.settings]\nshadow = \"{SHADOW}\"\n",
             at("control.sock")
         );
         for vm in vms {
