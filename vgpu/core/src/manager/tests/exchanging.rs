@@ -1,14 +1,15 @@
 //! Chunks of a VM change places while it is stopped once.
 
 use fermi_spec::addr::FRAME;
+use fermi_spec::pte::Pte;
 use rand_chacha::ChaCha8Rng;
 
-use super::scene::{DATA, MIB, MS, Scene};
+use super::scene::{DATA, MIB, MS, Scene, TABLE};
 use super::{A, rolled_back};
 use crate::config::{GpuConfig, Quota};
 use crate::event::Event;
 use crate::manager::Manager;
-use crate::memory::{ChunkNo, ChunkPlace};
+use crate::memory::{ChunkNo, ChunkPlace, Reach};
 use crate::notice::{Direction, Notice};
 use crate::policy::{Observation, Occasion, Policy, Proposal, Snapshot, Usage, WorkWanted, Worth};
 use crate::reason::{MoveCause, RollBack};
@@ -124,6 +125,26 @@ fn what_comes_has_the_frames_of_what_left_and_the_vm_stands_still_once() {
     assert_eq!(scene.running().frames.free_count(), free);
     assert_eq!(scene.resident(A), resident);
     assert!(!scene.is_moving());
+}
+
+#[test]
+fn who_stores_to_what_comes_alone_stands_still_too() {
+    let (mut scene, goes, comes) = exchanging();
+    // What leaves can be loaded only.
+    let first = u64::from(goes.0) * CHUNK - DATA;
+    for page in (first..first + CHUNK).step_by(FRAME as usize) {
+        let pte = Pte::new()
+            .with_valid(true)
+            .with_read_only(true)
+            .with_frame(((DATA + page) >> 12) as u32);
+        scene.put(A, TABLE + page / FRAME * 8, &pte.into_bits().to_le_bytes());
+    }
+    scene.flush(A);
+    assert_eq!(scene.chunks_of(A).reach(goes), Reach::ReadOnly);
+    assert_eq!(scene.chunks_of(A).reach(comes), Reach::Writable);
+    scene.pass(100 * MS);
+    assert!(scene.chunks_of(A).place(comes).is_in_vram());
+    assert_eq!(pauses(&scene), [false]);
 }
 
 #[test]
