@@ -79,9 +79,14 @@ impl Workspace {
 
     /// Tells that a check was left out for want of a tool; an error where `VRAMD_REQUIRE_TOOLS` is set, as on CI.
     pub(crate) fn lacks(what: &str) -> Result<()> {
-        ensure!(std::env::var_os(REQUIRE_TOOLS).is_none(), "{what}");
+        ensure!(!Self::requires_tools(), "{what}");
         eprintln!("NOTE: {what}");
         Ok(())
+    }
+
+    /// Whether no check may be left out: this is CI.
+    pub(crate) fn requires_tools() -> bool {
+        std::env::var_os(REQUIRE_TOOLS).is_some()
     }
 
     /// A cargo command in the root folder, by the cargo that runs us.
