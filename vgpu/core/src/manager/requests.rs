@@ -55,14 +55,19 @@ pub(super) fn reader<'a>(vgpu: &'a Vgpu, memory: &'a mut dyn HostMemory) -> Read
 }
 
 impl Running {
-    /// Executes the VM's queue, up to a request that blocks.
+    /// Executes the VM's queue, up to a request that blocks, and looks at what it has submitted with what is left of its turn: a look takes all of
+    /// one, and a guest can submit what takes hundreds.
     pub(super) fn serve(&mut self, vm: VmId, cx: &mut Cx<'_>) {
+        self.serve_requests(vm, cx);
+        self.serve_work(vm, cx);
+    }
+
+    fn serve_requests(&mut self, vm: VmId, cx: &mut Cx<'_>) {
         loop {
             if !self.has_turn(vm, cx.now) {
                 return;
             }
             self.serve_doorbells(vm, cx);
-            self.serve_work(vm, cx);
             let Some(vgpu) = self.vms.get_mut(&vm) else { return };
             let request = match vgpu.blocked.take() {
                 None => match vgpu.queue.pop_front() {

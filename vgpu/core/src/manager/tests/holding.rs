@@ -264,6 +264,29 @@ fn ring_without_end(scene: &mut Scene) -> u32 {
     (1 << RING_LOG2) - 1
 }
 
+#[test]
+fn own_access_waits_for_one_look_and_not_for_all_that_was_submitted() {
+    const B: VmId = VmId(1);
+    let mut scene = scene(PolicyName::Adaptive);
+    scene.attach(B, 32);
+    scene.gives_turns = false;
+    let put = ring_without_end(&mut scene);
+    scene.doorbell(A, put);
+    for _ in 0..3 {
+        scene.take();
+        let request = scene.register(A, Bar0Reg::from(PfifoReg::PfifoIntr), 0);
+        // A look takes half a millisecond of the VM's time, and the VM has a half of all time.
+        scene.pass(2 * MS);
+        assert!(scene.reply(request).is_some(), "it waits for its own looks");
+        let read = scene.memory.read_bytes;
+        scene.pass(2 * MS);
+        assert!(
+            scene.memory.read_bytes > read,
+            "the ring is not all looked at yet"
+        );
+    }
+}
+
 /// The judge counts bytes of memory, not the core's own units.
 #[test]
 fn ring_without_end_is_looked_at_in_turns_and_nobody_waits_behind_it() {
