@@ -9,8 +9,10 @@ use crate::Errno;
 use crate::bounds::{DMA_FILES_MAX, DMA_MAPS_MAX, IRQ_VECTORS_MAX, MESSAGE_FDS_MAX, UNANSWERED_MAX};
 use crate::dma::DmaMap;
 use crate::error::ProtocolError;
-use crate::irq::{IRQ_INDICES, IrqChange, IrqIndex};
-use crate::message::{CommandCode, DeviceInfoWire, IrqInfoWire, RegionInfoWire, SparseMmapWire};
+use crate::irq::{IRQ_INDICES, IrqChange, IrqIndex, PCI_IRQ_INDICES};
+use crate::message::{
+    CommandCode, DeviceInfoWire, IrqInfoWire, RegionInfoWire, RegionTypeWire, SparseMmapWire,
+};
 
 /// Regions of a PCI function (`VFIO_PCI_*_REGION_INDEX`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -34,10 +36,14 @@ pub enum Region {
     Config = 7,
     /// Legacy VGA ranges.
     Vga = 8,
+    /// The first region behind those of PCI: its meaning is the function's own, and [`RegionInfo::kind`] names it.
+    DeviceSpecific = 9,
 }
 
-/// How many regions a PCI function has.
-pub(crate) const REGIONS: usize = 9;
+/// Regions that a function can have, its own one included.
+pub(crate) const REGIONS: usize = 10;
+/// Regions of every PCI function (`VFIO_PCI_NUM_REGIONS`).
+const PCI_REGIONS: usize = 9;
 
 impl Region {
     /// The region with this index; `None` if there is no such region.
@@ -52,6 +58,7 @@ impl Region {
             6 => Self::Rom,
             7 => Self::Config,
             8 => Self::Vga,
+            9 => Self::DeviceSpecific,
             _ => return None,
         })
     }
@@ -79,6 +86,15 @@ pub struct MappableRegion {
     pub areas: Vec<Area>,
 }
 
+/// What a region of a function's own is (`VFIO_REGION_INFO_CAP_TYPE`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RegionKind {
+    /// `VFIO_REGION_TYPE_PCI_VENDOR_TYPE` with the id of a vendor, for one that a PCI vendor defines.
+    pub kind: u32,
+    /// Number among those of the type.
+    pub subtype: u32,
+}
+
 /// One region. The default is an absent one.
 #[derive(Debug, Clone, Default)]
 pub struct RegionInfo {
@@ -90,6 +106,8 @@ pub struct RegionInfo {
     pub is_writeable: bool,
     /// Parts that a client may map; `None` if all accesses are messages.
     pub mappable: Option<MappableRegion>,
+    /// What it is, if that is the function's own. Such a region cannot be mapped too.
+    pub kind: Option<RegionKind>,
 }
 
 impl RegionInfo {
@@ -100,6 +118,7 @@ impl RegionInfo {
             is_readable: true,
             is_writeable: true,
             mappable: None,
+            kind: None,
         }
     }
 }
@@ -177,6 +196,16 @@ impl FunctionInfo {
         &self.irq_counts
     }
 
+    fn region_count(&self) -> usize {
+        let has_own = self.region(Region::DeviceSpecific).bytes > 0;
+        if has_own { REGIONS } else { PCI_REGIONS }
+    }
+
+    fn irq_index_count(&self) -> usize {
+        let [.., own] = self.irq_counts;
+        if own > 0 { IRQ_INDICES } else { PCI_IRQ_INDICES }
+    }
+
     /// Whether DEVICE_RESET is served.
     pub(crate) fn is_resettable(&self) -> bool {
         self.is_resettable
@@ -238,8 +267,8 @@ impl FunctionInfo {
         let wire = DeviceInfoWire {
             argsz: bytes,
             flags,
-            num_regions: REGIONS as u32,
-            num_irqs: IRQ_INDICES as u32,
+            num_regions: self.region_count() as u32,
+            num_irqs: self.irq_index_count() as u32,
         };
         Ok(wire.as_bytes().to_vec())
     }
@@ -249,10 +278,8 @@ impl FunctionInfo {
         let command = CommandCode::GetIrqInfo;
         let bytes = size_of::<IrqInfoWire>() as u32;
         check_space(command, argsz, bytes)?;
-        let (Some(irq), Some(count)) = (
-            IrqIndex::from_wire(index),
-            self.irq_counts.get(index as usize).copied(),
-        ) else {
+        let counts = &self.irq_counts[..self.irq_index_count()];
+        let (Some(irq), Some(&count)) = (IrqIndex::from_wire(index), counts.get(index as usize)) else {
             return Err(ProtocolError::Index { command, index });
         };
         let flags = if count == 0 { 0 } else { irq.info_flags() };
@@ -280,12 +307,12 @@ impl FunctionInfo {
         const FLAG_READ: u32 = 1;
         const FLAG_WRITE: u32 = 1 << 1;
         const FLAG_MMAP: u32 = 1 << 2;
-        const FLAG_CAPS: u32 = 1 << 3;
         let command = CommandCode::GetRegionInfo;
         let fixed_bytes = size_of::<RegionInfoWire>() as u32;
         check_space(command, argsz, fixed_bytes)?;
-        let region = Region::from_wire(index).ok_or(ProtocolError::Index { command, index })?;
-        let info = self.region(region);
+        let is_there = (index as usize) < self.region_count();
+        let region = Region::from_wire(index).filter(|_| is_there);
+        let info = self.region(region.ok_or(ProtocolError::Index { command, index })?);
         let mut wire = RegionInfoWire {
             argsz: fixed_bytes,
             flags: 0,
@@ -296,6 +323,9 @@ impl FunctionInfo {
         };
         wire.flags |= if info.is_readable { FLAG_READ } else { 0 };
         wire.flags |= if info.is_writeable { FLAG_WRITE } else { 0 };
+        if let Some(kind) = info.kind {
+            return Ok((with_capability(wire, argsz, &region_type(kind)), None));
+        }
         let Some(mappable) = info.mappable.as_ref().filter(|_| takes_descriptors) else {
             return Ok((wire.as_bytes().to_vec(), None));
         };
@@ -304,16 +334,35 @@ impl FunctionInfo {
         if mappable.areas.is_empty() {
             return Ok((wire.as_bytes().to_vec(), Some(Arc::clone(&mappable.descriptor))));
         }
-        let capability = sparse_mmap(&mappable.areas);
-        wire.flags |= FLAG_CAPS;
-        wire.argsz += capability.len() as u32;
-        wire.cap_offset = fixed_bytes;
-        if argsz < wire.argsz {
-            return Ok((wire.as_bytes().to_vec(), None));
-        }
-        let payload = [wire.as_bytes(), &capability].concat();
-        Ok((payload, Some(Arc::clone(&mappable.descriptor))))
+        let payload = with_capability(wire, argsz, &sparse_mmap(&mappable.areas));
+        let has_room = payload.len() > fixed_bytes as usize;
+        Ok((payload, has_room.then(|| Arc::clone(&mappable.descriptor))))
     }
+}
+
+/// A region's description with a capability, if `argsz` has room for it. The room that it needs is said in any case.
+fn with_capability(mut wire: RegionInfoWire, argsz: u32, capability: &[u8]) -> Vec<u8> {
+    const FLAG_CAPS: u32 = 1 << 3;
+    wire.cap_offset = wire.argsz;
+    wire.argsz += capability.len() as u32;
+    wire.flags |= FLAG_CAPS;
+    match argsz < wire.argsz {
+        true => wire.as_bytes().to_vec(),
+        false => [wire.as_bytes(), capability].concat(),
+    }
+}
+
+/// `VFIO_REGION_INFO_CAP_TYPE`, version 1, last of its list.
+fn region_type(kind: RegionKind) -> Vec<u8> {
+    let RegionKind { kind, subtype } = kind;
+    let capability = RegionTypeWire {
+        id: 2,
+        version: 1,
+        next: 0,
+        kind,
+        subtype,
+    };
+    capability.as_bytes().to_vec()
 }
 
 fn check_space(command: CommandCode, argsz: u32, bytes: u32) -> Result<(), ProtocolError> {

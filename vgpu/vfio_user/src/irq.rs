@@ -27,14 +27,25 @@ pub enum IrqIndex {
     Err = 3,
     /// The host asks for the device back.
     Req = 4,
+    /// The first index behind those of PCI: its meaning is the function's own.
+    DeviceSpecific = 5,
 }
 
-/// How many indices a PCI function has.
-pub const IRQ_INDICES: usize = 5;
+/// Indices that a function can have, its own one included.
+pub const IRQ_INDICES: usize = 6;
+/// Indices of every PCI function (`VFIO_PCI_NUM_IRQS`).
+pub(crate) const PCI_IRQ_INDICES: usize = 5;
 
 impl IrqIndex {
     /// All indices, in the order of their numbers.
-    pub const ALL: [Self; IRQ_INDICES] = [Self::Intx, Self::Msi, Self::MsiX, Self::Err, Self::Req];
+    pub const ALL: [Self; IRQ_INDICES] = [
+        Self::Intx,
+        Self::Msi,
+        Self::MsiX,
+        Self::Err,
+        Self::Req,
+        Self::DeviceSpecific,
+    ];
 
     /// The index with this number; `None` if there is no such index.
     pub fn from_wire(index: u32) -> Option<Self> {
@@ -44,12 +55,13 @@ impl IrqIndex {
             2 => Self::MsiX,
             3 => Self::Err,
             4 => Self::Req,
+            5 => Self::DeviceSpecific,
             _ => return None,
         })
     }
 
     /// `VFIO_IRQ_INFO_*` bits: INTx can be masked and masks itself when it fires; the message-signalled ones are set
-    /// up as a set.
+    /// up as a set; the function's own can be masked and unmasked.
     pub(crate) fn info_flags(self) -> u32 {
         const EVENTFD: u32 = 1;
         const MASKABLE: u32 = 1 << 1;
@@ -59,6 +71,7 @@ impl IrqIndex {
             Self::Intx => EVENTFD | MASKABLE | AUTOMASKED,
             Self::Msi | Self::MsiX => EVENTFD | NORESIZE,
             Self::Err | Self::Req => EVENTFD,
+            Self::DeviceSpecific => EVENTFD | MASKABLE,
         }
     }
 }

@@ -205,6 +205,17 @@ pub(crate) struct SparseMmapWire {
     pub(crate) reserved: u32,
 }
 
+/// Type capability of a region (`struct vfio_region_info_cap_type`).
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub(crate) struct RegionTypeWire {
+    pub(crate) id: u16,
+    pub(crate) version: u16,
+    pub(crate) next: u32,
+    pub(crate) kind: u32,
+    pub(crate) subtype: u32,
+}
+
 /// DEVICE_GET_IRQ_INFO, request and reply (`struct vfio_irq_info`).
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
@@ -253,6 +264,7 @@ pub(crate) struct MultiWriteWire {
 const _: () = assert!(size_of::<DmaMapWire>() == 32 && size_of::<DmaUnmapWire>() == 24);
 const _: () = assert!(size_of::<RegionInfoWire>() == 32 && size_of::<IrqSetWire>() == 20);
 const _: () = assert!(size_of::<MultiWriteWire>() == 24 && size_of::<SparseMmapWire>() == 16);
+const _: () = assert!(size_of::<RegionTypeWire>() == 16);
 
 /// One small write of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

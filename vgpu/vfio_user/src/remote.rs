@@ -41,8 +41,9 @@ pub const ANSWER_WAIT: Duration = Duration::from_secs(5);
 
 /// `VFIO_DEVICE_FLAGS_PCI` of `<linux/vfio.h>`.
 const DEVICE_IS_PCI: u32 = 1 << 1;
-/// `VFIO_IRQ_SET_DATA_EVENTFD | VFIO_IRQ_SET_ACTION_TRIGGER`.
+/// `VFIO_IRQ_SET_DATA_EVENTFD` with `VFIO_IRQ_SET_ACTION_TRIGGER` and `_UNMASK`.
 const IRQ_TRIGGERS_EVENTFD: u32 = (1 << 2) | (1 << 5);
+const EVENTFD_UNMASKS_IRQ: u32 = (1 << 2) | (1 << 4);
 /// `VFIO_REGION_INFO_FLAG_MMAP` and `VFIO_REGION_INFO_FLAG_CAPS`.
 const REGION_IS_MAPPABLE: u32 = 1 << 2;
 const REGION_HAS_CAPABILITIES: u32 = 1 << 3;
@@ -268,9 +269,18 @@ impl RemoteFunction {
 
     /// Lets the function add one to `eventfd` for each interrupt of vector 0 of `index`.
     pub fn connect_irq(&self, index: IrqIndex, eventfd: &impl AsRawFd) -> Result<(), RemoteError> {
+        self.set_eventfd(index, IRQ_TRIGGERS_EVENTFD, eventfd)
+    }
+
+    /// Lets whoever adds to `eventfd` unmask vector 0 of `index`.
+    pub fn connect_unmask(&self, index: IrqIndex, eventfd: &impl AsRawFd) -> Result<(), RemoteError> {
+        self.set_eventfd(index, EVENTFD_UNMASKS_IRQ, eventfd)
+    }
+
+    fn set_eventfd(&self, index: IrqIndex, flags: u32, eventfd: &impl AsRawFd) -> Result<(), RemoteError> {
         let ask = IrqSetWire {
             argsz: size_of::<IrqSetWire>() as u32,
-            flags: IRQ_TRIGGERS_EVENTFD,
+            flags,
             index: index as u32,
             start: 0,
             count: 1,

@@ -53,6 +53,33 @@ fn region_or_interrupt_that_does_not_exist_is_refused() {
 }
 
 #[test]
+fn region_and_interrupt_of_the_function_s_own_come_behind_those_of_pci() {
+    let kind = RegionKind {
+        kind: 1 << 31 | 0x10de,
+        subtype: 0x7672,
+    };
+    let region = RegionInfo {
+        kind: Some(kind),
+        ..RegionInfo::read_write(16)
+    };
+    let info = gpu_like()
+        .with_region(Region::DeviceSpecific, region)
+        .with_irqs(IrqIndex::DeviceSpecific, 1);
+    assert_eq!(words(&info.device_info(16).unwrap()), [16, 3, 10, 6]);
+    assert_eq!(words(&info.irq_info(16, 5).unwrap()), [16, 3, 5, 1]);
+    let (without_room, _) = info.region_info(32, 9, true).unwrap();
+    assert_eq!(words(&without_room), [48, 11, 9, 32, 16, 0, 0, 0]);
+    let (payload, descriptor) = info.region_info(48, 9, true).unwrap();
+    let capability = [0x0001_0002, 0, 0x8000_10de, 0x7672];
+    assert_eq!(
+        words(&payload),
+        [&[48, 11, 9, 32, 16, 0, 0, 0], &capability[..]].concat()
+    );
+    assert!(descriptor.is_none());
+    assert!(info.region_info(32, 10, true).is_err() && info.irq_info(16, 6).is_err());
+}
+
+#[test]
 fn interrupt_info_tells_flags_and_vectors() {
     assert_eq!(words(&gpu_like().irq_info(16, 0).unwrap()), [16, 7, 0, 1]);
     assert_eq!(words(&gpu_like().irq_info(16, 1).unwrap()), [16, 9, 1, 1]);

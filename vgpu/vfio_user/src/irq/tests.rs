@@ -6,7 +6,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use super::*;
 use crate::testing::{foreign, memory};
 
-const COUNTS: [u32; IRQ_INDICES] = [1, 4, 0, 0, 0];
+const COUNTS: [u32; IRQ_INDICES] = [1, 4, 0, 0, 0, 0];
 
 fn wire(flags: u32, index: u32, start: u32, count: u32) -> IrqSetWire {
     IrqSetWire {
