@@ -24,8 +24,9 @@ const TIMER: u32 = 1;
 const INTERRUPT: u32 = 2;
 const TORN: u32 = 3;
 const HANGUP: u32 = 4;
-/// Listener of seat *n* is at twice *n* above this, its client one further.
+/// Listener of seat *n* is at three times *n* above this, then come its client and its client's doorbells.
 const SEATS: u32 = 5;
+const OF_A_SEAT: u32 = 3;
 /// Events polled of the connection to the card: the thread that asks reads the answers.
 const HANGUP_EVENTS: EventSet = EventSet::READ_HANG_UP;
 
@@ -35,6 +36,7 @@ struct Polled {
     seat: Seat,
     listener: Option<EventSet>,
     client: Option<(RawFd, EventSet)>,
+    doorbells: Option<(RawFd, EventSet)>,
     is_listener_lost: bool,
 }
 
@@ -119,13 +121,13 @@ impl EventLoop {
     }
 
     fn dispatch_seat(&mut self, data: u32, events: EventSet) {
-        let Some(Some(polled)) = self.seats.get_mut(data as usize / 2) else {
+        let Some(Some(polled)) = self.seats.get_mut((data / OF_A_SEAT) as usize) else {
             return;
         };
-        if data.is_multiple_of(2) {
-            polled.is_listener_lost |= !polled.seat.listener_ready();
-        } else {
-            polled.seat.client_ready(events);
+        match data % OF_A_SEAT {
+            0 => polled.is_listener_lost |= !polled.seat.listener_ready(),
+            1 => polled.seat.client_ready(events),
+            _ => polled.seat.doorbell_ready(),
         }
     }
 
@@ -200,7 +202,7 @@ impl EventLoop {
         let is_open = self.shared.is_open.load(SeqCst);
         for (index, place) in self.seats.iter_mut().enumerate() {
             let Some(polled) = place else { continue };
-            if let Err(error) = polled.poll(SEATS + 2 * index as u32, is_open, ops) {
+            if let Err(error) = polled.poll(SEATS + OF_A_SEAT * index as u32, is_open, ops) {
                 log::error!("cannot poll a socket: {error}");
             }
             // Nothing of it is polled any more.
@@ -222,6 +224,7 @@ impl Polled {
             seat,
             listener: None,
             client: None,
+            doorbells: None,
             is_listener_lost: false,
         }
     }
@@ -236,10 +239,13 @@ impl Polled {
 
         let wanted = self.seat.client_interest();
         let polled = std::mem::replace(&mut self.client, wanted);
-        let changed = change(ops, data + 1, polled, wanted);
-        // Only now may its number be used again.
+        let client = change(ops, data + 1, polled, wanted);
+        let wanted = self.seat.doorbell_interest();
+        let polled = std::mem::replace(&mut self.doorbells, wanted);
+        let doorbells = change(ops, data + 2, polled, wanted);
+        // Only now may their numbers be used again.
         self.seat.drop_closed();
-        changed
+        client.and(doorbells)
     }
 }
 

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use fermi_spec::addr::Gpa;
 use fermi_spec::bar::Bar;
+use fermi_spec::instance::{CHANNELS, USERD_BYTES};
 use fermi_spec::regs::pieces::runs;
 use vfio_user_server::RegionMemory;
 use vgpu::{ACCESS_BYTES_MAX, Denial, InterruptKind, Refusal, Reply, Request, RequestId, VmConfig};
@@ -43,6 +44,8 @@ struct Locked {
     is_interrupt_enabled: bool,
     /// An interrupt was raised before it could be signalled.
     is_interrupt_held: bool,
+    /// Signalled when the guest has not rung for some time.
+    quiet: Option<EventFd>,
 }
 
 /// The broker's side of a [`LocalLink`].
@@ -110,6 +113,11 @@ impl VmPort for LocalPort {
             // Nobody on this side asks to unmask it, so it does not come.
             InterruptKind::Intx => {}
         }
+    }
+
+    fn quiet(&self) {
+        // A full counter says the same.
+        self.lock().quiet.iter().for_each(|quiet| drop(quiet.write(1)));
     }
 
     fn let_interrupts(&self, through: bool) {
@@ -292,6 +300,38 @@ impl LocalLink {
         // One that has ended looks for none.
         if let Ok(mut performer) = self.shared.lock() {
             performer.guest_rests(self.attachment);
+        }
+    }
+
+    /// Signals `quiet` from now on whenever the guest has not rung for some time, because its VMM can make its stores to doorbells trap.
+    /// `false` if no doorbells lie in memory.
+    pub fn let_doorbells_trap(&self, quiet: EventFd) -> bool {
+        let Some(mut performer) = self.shared.lock().ok().filter(|_| self.shared.lets_windows) else {
+            return false;
+        };
+        self.port.lock().quiet = Some(quiet);
+        performer.let_trap(self.attachment);
+        true
+    }
+
+    /// Place in BAR1 and length in bytes of the doorbells, if they lie in memory that is looked at.
+    pub fn doorbells(&self) -> Option<(u64, u64)> {
+        let performer = self.shared.lock().ok()?;
+        let place = performer.doorbells_at(self.attachment)?;
+        Some((place, CHANNELS as u64 * USERD_BYTES))
+    }
+
+    /// The guest's stores to the doorbells at this place of BAR1 trap, and are not looked for from now on. `false` if that is of no use now: they
+    /// have to be let through.
+    pub fn arm_doorbells(&self, place: u64) -> bool {
+        let armed = self.shared.lock();
+        armed.is_ok_and(|mut performer| performer.arm_doorbells(self.attachment, place))
+    }
+
+    /// A store to the doorbells has trapped, and is let through now.
+    pub fn doorbell_stored(&self) {
+        if let Ok(mut performer) = self.shared.lock() {
+            performer.doorbell_stored(self.attachment);
         }
     }
 

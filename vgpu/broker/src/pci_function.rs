@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use fermi_spec::bar::Bar;
 use fermi_spec::board::BAR0_BYTES;
-use vfio_user_server::MemoryPart;
 use vfio_user_server::function::{Area, FunctionInfo, MappableRegion, Region, RegionInfo};
 use vfio_user_server::irq::IrqIndex;
+use vfio_user_server::{MemoryPart, doorbells};
 use vgpu::{CONFIG_BYTES, Capabilities, WindowLayout};
 
 use crate::error::StartError;
@@ -63,7 +63,7 @@ pub(crate) fn window_part(bars: BarSizes, bar: Bar) -> MemoryPart {
     }
 }
 
-/// Regions and interrupts for a vfio-user client. With a window file it may map BAR1, BAR3 and PRAMIN.
+/// Regions and interrupts for a vfio-user client. With a window file it may map BAR1, BAR3 and PRAMIN, and make its guest's doorbells trap.
 pub(crate) fn function(bars: BarSizes, windows: Option<&Arc<OwnedFd>>) -> FunctionInfo {
     let region = |bar: Bar| {
         let mut info = RegionInfo::read_write(bars.bytes(bar));
@@ -81,12 +81,19 @@ pub(crate) fn function(bars: BarSizes, windows: Option<&Arc<OwnedFd>>) -> Functi
         });
         info
     };
-    FunctionInfo::new()
+    let info = FunctionInfo::new()
         .with_dma_maps_max(RAM_MAPS_MAX)
         .with_region(Region::Bar0, region(Bar::Bar0))
         .with_region(Region::Bar1, region(Bar::Bar1))
         .with_region(Region::Bar3, region(Bar::Bar3))
         .with_region(Region::Config, RegionInfo::read_write(CONFIG_BYTES as u64))
         .with_irqs(IrqIndex::Intx, 1)
-        .with_irqs(IrqIndex::Msi, 1)
+        .with_irqs(IrqIndex::Msi, 1);
+    match windows {
+        // Doorbells are stores to memory.
+        Some(_) => info
+            .with_region(Region::DeviceSpecific, doorbells::region_info())
+            .with_irqs(IrqIndex::DeviceSpecific, 1),
+        None => info,
+    }
 }

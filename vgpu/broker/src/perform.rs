@@ -305,9 +305,7 @@ impl Performer {
             self.look_at = now.after(PRESENCE_PERIOD_NS);
             self.look_at_card();
         }
-        let rung = self.sweep.look(now).into_iter();
-        self.queue
-            .extend(rung.map(|(vm, channels)| Event::Doorbells { vm, channels }));
+        self.look_for_doorbells(now);
         self.run();
     }
 
@@ -497,7 +495,7 @@ impl Performer {
         };
         // Answers the requests that neither the core nor `leave` has answered.
         entry.refuse_all();
-        self.sweep.forget(vm);
+        self.sweep.leave(vm);
         self.memory.remove_vm(vm);
         self.stats.detach(vm);
         entry.port.detached();

@@ -44,6 +44,8 @@ pub(crate) trait VmPort: Send + Sync {
     fn reply(&self, request: RequestId, reply: Reply);
     /// The vGPU's interrupt. INTx comes only after the VMM asked to unmask it.
     fn interrupt(&self, kind: InterruptKind);
+    /// The guest has not rung for some time, and its VMM can make stores to doorbells trap.
+    fn quiet(&self);
     /// The guest lets messages through from now on, or no longer; none before the first call.
     fn let_interrupts(&self, through: bool);
     /// The broker gives the VM up by itself; its requests are answered as refused, and [`VmPort::detached`] follows.

@@ -9,7 +9,7 @@ use vgpu::{Denial, InterruptKind, Reply, RequestId};
 use vmm_sys_util::eventfd::EventFd;
 
 use crate::port::VmPort;
-use crate::signaller::Signaller;
+use crate::signaller::{Signalled, Signaller};
 
 /// Wakes the event loop, unless it is awake.
 ///
@@ -110,7 +110,11 @@ impl VmPort for RemotePort {
     }
 
     fn interrupt(&self, kind: InterruptKind) {
-        self.signaller.raise(kind);
+        self.signaller.raise(kind.into());
+    }
+
+    fn quiet(&self) {
+        self.signaller.raise(Signalled::Quiet);
     }
 
     fn let_interrupts(&self, through: bool) {

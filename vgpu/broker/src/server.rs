@@ -90,9 +90,20 @@ impl Seat {
         self.session.as_ref().and_then(Session::interest)
     }
 
-    /// Closes the last client's socket, which the event loop no longer polls.
+    /// Events to poll for of the eventfd by which the client says that a doorbell's store has trapped.
+    pub(crate) fn doorbell_interest(&self) -> Option<(RawFd, EventSet)> {
+        self.session.as_ref().and_then(Session::doorbell_interest)
+    }
+
+    /// That eventfd is ready.
+    pub(crate) fn doorbell_ready(&mut self) {
+        self.session.iter_mut().for_each(Session::doorbell_ready);
+    }
+
+    /// Closes the last client's socket, and eventfds that were replaced, which the event loop no longer polls.
     pub(crate) fn drop_closed(&mut self) {
         self.closed = None;
+        self.session.iter_mut().for_each(Session::drop_replaced);
     }
 
     /// Whether there is news that [`Seat::settle`] has not seen.

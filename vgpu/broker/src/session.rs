@@ -16,7 +16,7 @@ use vfio_user_server::error::{CloseReason, ReplyError};
 use vfio_user_server::function::Region;
 use vfio_user_server::irq::{IrqAction, IrqChange, IrqIndex, IrqOperation};
 use vfio_user_server::{BatchedWrite, Client, Errno, Incoming, Pending, RequestId as ClientRequest};
-use vgpu::{ACCESS_BYTES_MAX, InterruptKind, Refusal, Reply, Request, RequestId};
+use vgpu::{ACCESS_BYTES_MAX, Refusal, Reply, Request, RequestId};
 use vmm_sys_util::epoll::EventSet;
 
 use crate::broker::Shared;
@@ -25,10 +25,13 @@ use crate::mapping::MapError;
 use crate::memory::{ClientFiles, RamMap};
 use crate::ratelimit::RateLimit;
 use crate::sigbus::MapOwner;
-use crate::signaller::Signaller;
+use crate::signaller::{Signalled, Signaller};
 use crate::vms::Attachment;
 
+mod doorbells;
 mod intx;
+
+use doorbells::DoorbellTrap;
 
 /// Form of the answer when all pieces are done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -74,6 +77,7 @@ pub(crate) struct Session {
     incoming: Vec<Incoming>,
     files: ClientFiles,
     limit: RateLimit,
+    doorbells: DoorbellTrap,
 }
 
 impl Session {
@@ -98,6 +102,7 @@ impl Session {
             incoming: Vec::new(),
             files: ClientFiles::default(),
             limit: RateLimit::new(Instant::now()),
+            doorbells: DoorbellTrap::default(),
         }
     }
 
@@ -200,12 +205,15 @@ impl Session {
         offset: u64,
         count: u32,
     ) -> Result<(), ReplyError> {
+        if region == Region::DeviceSpecific {
+            return self.read_doorbells(request, offset, count);
+        }
         let bytes = count as usize;
         let pieces = runs(offset, bytes, ACCESS_BYTES_MAX).map(|(offset, range)| {
             let bytes = range.len() as u32;
             let piece = match Bar::from_number(region as u32) {
                 Some(bar) => Request::Read { bar, offset, bytes },
-                // The only other region that has bytes.
+                // The only other region of PCI that has bytes.
                 None => Request::ReadConfig { offset, bytes },
             };
             (piece, range)
@@ -220,6 +228,9 @@ impl Session {
         offset: u64,
         data: Vec<u8>,
     ) -> Result<(), ReplyError> {
+        if region == Region::DeviceSpecific {
+            return self.arm_doorbells(request, offset, &data);
+        }
         let pieces = runs(offset, data.len(), ACCESS_BYTES_MAX).map(|(offset, range)| {
             let data = data.get(range).unwrap_or_default().to_vec();
             (store(region, offset, data), 0..0)
@@ -232,6 +243,10 @@ impl Session {
         request: ClientRequest,
         writes: &[BatchedWrite],
     ) -> Result<(), ReplyError> {
+        // Whoever arms has to wait for the answer.
+        if writes.iter().any(|write| write.region == Region::DeviceSpecific) {
+            return self.client.reply_error(request, Errno::INVAL);
+        }
         let store = |BatchedWrite { region, write }: &BatchedWrite| {
             (store(*region, write.offset, write.data().to_vec()), 0..0)
         };
@@ -283,8 +298,20 @@ impl Session {
     }
 
     fn change_irqs(&mut self, request: ClientRequest, change: IrqChange) -> Result<(), ReplyError> {
-        // The function has one INTx and one MSI and no other interrupt, so no other vector gets here.
+        // The function has one INTx, one MSI and one of its own, so no other vector gets here.
         let is_done = match change {
+            IrqChange::DisableAll {
+                index: IrqIndex::DeviceSpecific,
+            } => {
+                self.disconnect_doorbells();
+                true
+            }
+            IrqChange::Vectors {
+                index: IrqIndex::DeviceSpecific,
+                action,
+                operation,
+                ..
+            } => self.connect_doorbells(action, operation),
             IrqChange::DisableAll {
                 index: IrqIndex::Intx,
             } => return self.change_intx(request, IrqAction::Trigger, IrqOperation::Disconnect),
@@ -295,7 +322,7 @@ impl Session {
                 ..
             } => return self.change_intx(request, action, operation),
             IrqChange::DisableAll { index: IrqIndex::Msi } => {
-                self.signaller.connect(InterruptKind::Msi, None);
+                self.signaller.connect(Signalled::Msi, None);
                 true
             }
             IrqChange::DisableAll { .. } => true,
@@ -304,7 +331,7 @@ impl Session {
                 operation,
                 ..
             } => {
-                let (msi, signaller) = (InterruptKind::Msi, &self.signaller);
+                let (msi, signaller) = (Signalled::Msi, &self.signaller);
                 match operation {
                     IrqOperation::Connect(events) => signaller.connect(msi, events.into_iter().next()),
                     IrqOperation::Disconnect => signaller.connect(msi, None),
@@ -420,7 +447,7 @@ impl Session {
     }
 }
 
-/// A client's store. The only region with bytes besides the BARs is the configuration space.
+/// A client's store. The only region of PCI with bytes besides the BARs is the configuration space.
 fn store(region: Region, offset: u64, data: Vec<u8>) -> Request {
     match Bar::from_number(region as u32) {
         Some(bar) => Request::Write { bar, offset, data },

@@ -9,7 +9,25 @@ use vfio_user_server::irq::IrqEvent;
 use vfio_user_server::threads::{self, ThreadKind};
 use vgpu::InterruptKind;
 
-/// One kind of interrupt.
+/// What a client can be told by an eventfd.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Signalled {
+    Msi,
+    Intx,
+    /// The guest has not rung for some time.
+    Quiet,
+}
+
+impl From<InterruptKind> for Signalled {
+    fn from(kind: InterruptKind) -> Self {
+        match kind {
+            InterruptKind::Msi => Self::Msi,
+            InterruptKind::Intx => Self::Intx,
+        }
+    }
+}
+
+/// One eventfd.
 #[derive(Debug, Default)]
 struct Signal {
     event: Option<Arc<IrqEvent>>,
@@ -25,22 +43,26 @@ struct Locked {
     is_enabled: bool,
     /// One that is raised without an eventfd is dropped: INTx is a level, and the core raises it anew when a client unmasks it.
     intx: Signal,
+    /// Without an eventfd it is of no use.
+    quiet: Signal,
     is_stopping: bool,
 }
 
 impl Locked {
-    fn of(&mut self, kind: InterruptKind) -> &mut Signal {
+    fn of(&mut self, kind: Signalled) -> &mut Signal {
         match kind {
-            InterruptKind::Msi => &mut self.msi,
-            InterruptKind::Intx => &mut self.intx,
+            Signalled::Msi => &mut self.msi,
+            Signalled::Intx => &mut self.intx,
+            Signalled::Quiet => &mut self.quiet,
         }
     }
 
     /// The eventfd to be signalled next.
-    fn due(&self) -> Option<(InterruptKind, &Arc<IrqEvent>)> {
+    fn due(&self) -> Option<(Signalled, &Arc<IrqEvent>)> {
         let kinds = [
-            (InterruptKind::Msi, &self.msi, self.is_enabled),
-            (InterruptKind::Intx, &self.intx, true),
+            (Signalled::Msi, &self.msi, self.is_enabled),
+            (Signalled::Intx, &self.intx, true),
+            (Signalled::Quiet, &self.quiet, true),
         ];
         let due = kinds
             .into_iter()
@@ -80,24 +102,24 @@ impl Signaller {
         }
     }
 
-    pub(crate) fn raise(&self, kind: InterruptKind) {
+    pub(crate) fn raise(&self, kind: Signalled) {
         self.change(|state| {
             let signal = state.of(kind);
-            signal.is_raised = kind == InterruptKind::Msi || signal.event.is_some();
+            signal.is_raised = kind == Signalled::Msi || signal.event.is_some();
         });
     }
 
     /// Sets the eventfd to signal from now on; `None` for none.
-    pub(crate) fn connect(&self, kind: InterruptKind, event: Option<IrqEvent>) {
+    pub(crate) fn connect(&self, kind: Signalled, event: Option<IrqEvent>) {
         self.change(|state| {
             let signal = state.of(kind);
             signal.event = event.map(Arc::new);
-            signal.is_raised &= kind == InterruptKind::Msi || signal.event.is_some();
+            signal.is_raised &= kind == Signalled::Msi || signal.event.is_some();
         });
     }
 
     /// Whether there is an eventfd to signal.
-    pub(crate) fn is_connected(&self, kind: InterruptKind) -> bool {
+    pub(crate) fn is_connected(&self, kind: Signalled) -> bool {
         self.lock().of(kind).event.is_some()
     }
 

@@ -8,9 +8,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use fermi_spec::addr::{FrameNo, Gpa, GuestVramAddr, Iova};
 use fermi_spec::bar::Bar;
 use vgpu::{
-    Action, Actions, Capabilities, ConfigSpace, Denial, DmaMemory, Event, FrameOwner, HostGpu, HostGpuError,
-    HostMemory, InterruptKind, Notice, Place, Quota, Refusal, Reply, Request, RequestId, StartFailure, Tick,
-    Token, VmConfig, VmId,
+    Action, Actions, Capabilities, ChannelWatch, ConfigSpace, Denial, DmaMemory, Event, FrameOwner, HostGpu,
+    HostGpuError, HostMemory, InterruptKind, Notice, Place, Quota, Refusal, Reply, Request, RequestId,
+    StartFailure, Tick, Token, VmConfig, VmId,
 };
 use vmm_sys_util::eventfd::EventFd;
 
@@ -31,6 +31,7 @@ pub(crate) struct Card {
     pub(crate) is_lost: bool,
     pub(crate) refuses_maps: bool,
     pub(crate) has_interrupt: bool,
+    pub(crate) follows_mappings: bool,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -60,7 +61,7 @@ impl HostGpu for FakeGpu {
             bar3_bytes: 64 << 20,
             frames_arrive_zeroed: false,
             bus: vgpu::Bus::default(),
-            follows_mappings: false,
+            follows_mappings: self.card().follows_mappings,
         }
     }
 
@@ -142,12 +143,19 @@ pub(crate) mod at {
     pub(crate) const LINE_UP: u64 = 0xa0;
     /// A write lets it go down.
     pub(crate) const LINE_DOWN: u64 = 0xa4;
+    /// A write lets doorbells of channel 0 be looked for at [`super::USERD_AT`] of BAR1.
+    pub(crate) const WATCH: u64 = 0xb0;
+    /// Register of the card to which the core stores for each doorbell.
+    pub(crate) const RUNG: u64 = 0x300;
 }
 
 const STARTED: Notice = Notice::Started {
     vram_bytes: 2 << 20,
     usable_bytes: 1 << 20,
 };
+
+/// Where USERD lies in BAR1.
+pub(crate) const USERD_AT: u64 = 0x3000;
 
 /// Where tests map RAM.
 pub(crate) const RAM_AT: u64 = 0x10_0000;
@@ -308,6 +316,16 @@ impl TestCore {
             }
             at::LINE_DOWN => {
                 self.lines.remove(&of.0);
+            }
+            at::WATCH => {
+                let vm = of.0;
+                let at = Some(USERD_AT);
+                actions.push(Action::PlaceUserd { vm, at });
+                actions.push(Action::WatchChannel(ChannelWatch {
+                    vm,
+                    channel: 0,
+                    is_watched: true,
+                }));
             }
             _ => {}
         }
@@ -470,6 +488,13 @@ impl TestCore {
             }
             Event::HostInterrupt => {
                 self.vms.iter().for_each(|vm| actions.push(message(*vm)));
+            }
+            Event::Doorbells { channels, .. } => {
+                actions.push(Action::HostWrite {
+                    bar: Bar::Bar0,
+                    offset: at::RUNG,
+                    data: vec![channels.len() as u8, 0, 0, 0],
+                });
             }
             Event::Wake => {
                 for of in self.woken.drain(..) {

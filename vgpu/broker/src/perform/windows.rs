@@ -1,12 +1,13 @@
 //! Windows that a VM's client maps: the file behind them, and the pages that come and go.
 
-use vgpu::{Event, Passage, VmId};
+use vgpu::{Event, Passage, Tick, VmId};
 
 use super::Performer;
 use crate::image::WindowFile;
 use crate::lending::Loan;
 use crate::mapping::PAGE;
 use crate::sigbus::MapOwner;
+use crate::sweep::{Looked, NotArmed};
 use crate::vms::{Attachment, VmState};
 
 impl Performer {
@@ -36,6 +37,63 @@ impl Performer {
         let (vm, channels) = (attachment.vm, self.sweep.guest_rests(attachment.vm, now));
         match channels.is_empty() {
             // The next look may be due sooner.
+            true => self.run(),
+            false => self.submit(Event::Doorbells { vm, channels }),
+        }
+    }
+
+    /// Looks for the doorbells of VMs whose turn it is, and tells the VMMs of those that are quiet.
+    pub(super) fn look_for_doorbells(&mut self, now: Tick) {
+        let Looked { rung, quiet } = self.sweep.look(now);
+        let rung = rung.into_iter();
+        self.queue
+            .extend(rung.map(|(vm, channels)| Event::Doorbells { vm, channels }));
+        for vm in quiet {
+            if let Some(entry) = self.vms.get(&vm).filter(|entry| entry.state == VmState::Attached) {
+                entry.port.quiet();
+            }
+        }
+    }
+
+    /// The VMM of a VM wants to be told when its guest is quiet, and can make its stores to doorbells trap then.
+    pub(crate) fn let_trap(&mut self, attachment: Attachment) {
+        if self.entry(attachment).is_some() {
+            self.sweep.let_trap(attachment.vm);
+        }
+    }
+
+    /// Bytes into BAR1 where the doorbells of a VM lie, if they are looked for.
+    pub(crate) fn doorbells_at(&self, attachment: Attachment) -> Option<u64> {
+        self.entry(attachment)?;
+        self.sweep.place(attachment.vm)
+    }
+
+    /// Stores to the doorbells of a VM that lie at `at` trap. Whether that is of use: if not they are let through again.
+    pub(crate) fn arm_doorbells(&mut self, attachment: Attachment, at: u64) -> bool {
+        let now = self.now();
+        if self.entry(attachment).is_none() {
+            return false;
+        }
+        let vm = attachment.vm;
+        match self.sweep.arm(vm, at, now) {
+            Ok(()) => true,
+            Err(NotArmed::Untimely) => false,
+            Err(NotArmed::Rung(channels)) => {
+                self.submit(Event::Doorbells { vm, channels });
+                false
+            }
+        }
+    }
+
+    /// A store to the doorbells of a VM has trapped, and is let through now.
+    pub(crate) fn doorbell_stored(&mut self, attachment: Attachment) {
+        let now = self.now();
+        if self.entry(attachment).is_none() {
+            return;
+        }
+        let (vm, channels) = (attachment.vm, self.sweep.stored(attachment.vm, now));
+        match channels.is_empty() {
+            // The look that finds it is due soon.
             true => self.run(),
             false => self.submit(Event::Doorbells { vm, channels }),
         }

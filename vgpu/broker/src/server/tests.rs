@@ -18,6 +18,7 @@ use crate::memory::RAM_MAPS_MAX;
 use crate::testing::{FakeGpu, RAM_AT, TestCore, at, client_memory, setup, traces_of, vm_config};
 
 mod descriptors;
+mod doorbells;
 mod intx;
 mod seating;
 
@@ -40,8 +41,11 @@ struct Bench {
 impl Bench {
     /// A broker with a socket for each name.
     fn new(core: TestCore, names: &[&str]) -> Self {
+        Self::with(FakeGpu::default(), core, names)
+    }
+
+    fn with(gpu: FakeGpu, core: TestCore, names: &[&str]) -> Self {
         let directory = tempfile::tempdir().unwrap();
-        let gpu = FakeGpu::default();
         let mut setup = setup(core, &gpu, None);
         let socket = |name: &&str| socket(&directory.path().join(name), vm_config(name)).unwrap();
         setup.vms = names.iter().map(socket).collect();

@@ -12,11 +12,12 @@
 use vfio_user_server::error::ReplyError;
 use vfio_user_server::irq::{IrqAction, IrqOperation};
 use vfio_user_server::{Errno, RequestId as ClientRequest};
-use vgpu::{InterruptKind, Request};
+use vgpu::Request;
 
 use super::{Answer, Session};
+use crate::signaller::Signalled;
 
-const INTX: InterruptKind = InterruptKind::Intx;
+const INTX: Signalled = Signalled::Intx;
 
 impl Session {
     /// Performs a SET_IRQS for INTx.
