@@ -17,6 +17,9 @@ pub enum BusError {
     /// KVM refused memory in the place of a BAR.
     #[error("cannot map the vGPU's memory into the guest")]
     Memory(#[source] kvm_ioctls::Error),
+    /// The host refused to protect memory of the vGPU's.
+    #[error("cannot make the guest's doorbells trap")]
+    Protect(#[source] std::io::Error),
     /// KVM refused an interrupt route.
     #[error("cannot route the vGPU's interrupt")]
     Route(#[source] kvm_ioctls::Error),

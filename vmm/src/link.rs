@@ -8,6 +8,7 @@ mod vfio_user;
 
 use std::error::Error;
 use std::io;
+use std::ops::Range;
 use std::os::fd::BorrowedFd;
 
 use vfio_user_server::message::CommandCode;
@@ -51,6 +52,28 @@ pub trait VgpuLink: Send + Sync {
 
     /// The guest rests, to wait for its work. Whoever looks in memory for what it has stored there may look now.
     fn guest_rests(&self) {}
+
+    /// Adds to `quiet` from now on whenever the guest has not rung for some time: its stores to doorbells in memory may trap then. `false` if this
+    /// link never does.
+    fn watch_quiet(&self, quiet: &EventFd) -> Result<bool, LinkError> {
+        let _ = quiet;
+        Ok(false)
+    }
+
+    /// Bytes of BAR 1 in which doorbells lie, if they are looked for in memory.
+    fn doorbells(&self) -> Result<Option<Range<u64>>, LinkError> {
+        Ok(None)
+    }
+
+    /// Stores to the doorbells that begin at `place` trap from now on, so nobody need look for them. `false` if they had better not: the caller lets
+    /// them through again.
+    fn arm_doorbells(&self, place: u64) -> Result<bool, LinkError> {
+        let _ = place;
+        Ok(false)
+    }
+
+    /// A store to doorbells has trapped. The caller has let stores through again, and the guest is about to repeat it.
+    fn doorbell_stored(&self) {}
 
     /// Resets the function as power-on does.
     fn reset(&self) -> Result<(), LinkError>;

@@ -11,6 +11,7 @@
 //! BARs are placed before the guest starts, as firmware does, in [`MMIO_WINDOW`]; the guest may read them, move them
 //! and switch them off. Register layout: PCI Local Bus 3.0 §3.2.2.3.2, §6.1, §6.2.5, §6.8.
 
+mod doorbells;
 mod msi;
 mod vgpu;
 mod window_memory;
@@ -18,6 +19,7 @@ mod window_memory;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+pub(crate) use doorbells::DoorbellTrap;
 pub(crate) use msi::MsiRoute;
 pub use msi::MsiState;
 pub(crate) use vgpu::VgpuFunction;

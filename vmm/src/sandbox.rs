@@ -33,6 +33,8 @@ pub(crate) enum Role {
     Vcpu,
     /// Notices when the broker goes away.
     Link,
+    /// Makes doorbells trap while the guest is quiet.
+    Doorbells,
     /// Hands keys to the guest.
     Keys,
     /// Writes the guest's console.
@@ -49,10 +51,11 @@ pub(crate) enum Role {
 
 impl Role {
     /// Those of a VM's process.
-    const OF_A_VM: [Role; 7] = [
+    const OF_A_VM: [Role; 8] = [
         Role::Main,
         Role::Vcpu,
         Role::Link,
+        Role::Doorbells,
         Role::Keys,
         Role::Screen,
         Role::Disk,
@@ -65,6 +68,7 @@ impl Role {
             Role::Main => "main",
             Role::Vcpu => "vcpu",
             Role::Link => "link",
+            Role::Doorbells => "doorbells",
             Role::Keys => "keys",
             Role::Screen => "console",
             Role::Disk => "disk",

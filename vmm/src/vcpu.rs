@@ -18,6 +18,7 @@ pub use kick::KickError;
 pub(crate) use kick::{kick, prepare_kicks};
 
 use crate::loader::Entry;
+use crate::pci::DoorbellTrap;
 use crate::vm::{Machine, VmExit, ports, power};
 
 /// How often a VM left KVM, by reason. Running totals.
@@ -81,6 +82,14 @@ impl ExitCounters {
     }
 }
 
+/// Whether a vCPU left KVM because it stored to memory that the host may not store to. A kernel from 6.8 on may say more of it.
+fn is_memory_fault(exit: &Result<VcpuExit<'_>, kvm_ioctls::Error>) -> bool {
+    match exit {
+        Ok(exit) => matches!(exit, VcpuExit::MemoryFault { .. }),
+        Err(error) => error.errno() == libc::EFAULT,
+    }
+}
+
 /// A vCPU that has not started.
 pub(crate) struct Vcpu {
     index: usize,
@@ -121,8 +130,15 @@ impl Vcpu {
     }
 
     fn step(&mut self, machine: &Machine) -> Result<(), VmExit> {
+        let changes = machine.doorbells.as_ref().map(DoorbellTrap::changes);
         let exit = self.fd.run();
         machine.counters.count(&exit);
+        if is_memory_fault(&exit)
+            && let Some((trap, changes)) = machine.doorbells.as_ref().zip(changes)
+            && trap.met(changes)?
+        {
+            return Ok(());
+        }
         match exit {
             Ok(VcpuExit::MmioRead(gpa, data)) => machine.mmio.read(gpa, data)?,
             Ok(VcpuExit::MmioWrite(gpa, data)) => machine.mmio.write(gpa, data)?,

@@ -36,7 +36,9 @@ use crate::bus::{MmioBus, PioBus};
 use crate::console::{self, Console};
 use crate::link::{LinkError, VgpuLink};
 use crate::loader::{self, Boot, Initramfs, Input, Kernel, KernelKind, LoadError, RAM_BYTES_MIN};
-use crate::pci::{CONFIG_PORT, CONFIG_PORTS, ConfigPorts, MsiRoute, MsiState, PciError, VgpuFunction};
+use crate::pci::{
+    CONFIG_PORT, CONFIG_PORTS, ConfigPorts, DoorbellTrap, MsiRoute, MsiState, PciError, VgpuFunction,
+};
 use crate::sandbox::{Role, Sandbox};
 use crate::serial::{COM1_IRQ, COM1_PORT, COM1_PORTS, Reports, SerialPort};
 use crate::vcpu::{ExitCounters, Exits, KickError, Vcpu, cpuid, prepare_kicks};
@@ -212,6 +214,8 @@ pub(crate) struct Machine {
     pub(crate) counters: ExitCounters,
     pub(crate) stop: Stop,
     power_button: EventFd,
+    /// The trap of doorbells, if the link has one.
+    pub(crate) doorbells: Option<DoorbellTrap>,
     config_ports: Arc<ConfigPorts>,
     com1: Arc<SerialPort>,
     link: Arc<dyn VgpuLink>,
@@ -300,6 +304,15 @@ impl Vm {
         running.spawn(Role::Link, "link".to_owned(), move || {
             watched.stop.watch(watched.link.as_ref())
         })?;
+        if running.machine.doorbells.is_some() {
+            let machine = running.machine.clone();
+            running.spawn(Role::Doorbells, "doorbells".to_owned(), move || {
+                machine
+                    .doorbells
+                    .as_ref()
+                    .and_then(|trap| trap.run(&machine.stop))
+            })?;
+        }
         if let Some(Keys { input, has_escape }) = keys {
             let machine = running.machine.clone();
             running.spawn(Role::Keys, "console".to_owned(), move || {
@@ -360,6 +373,11 @@ impl RunningVm {
     /// How often it has left KVM so far.
     pub fn exits(&self) -> Exits {
         self.machine.counters.read()
+    }
+
+    /// First stores of its guest to doorbells after it was quiet, each of which left KVM too.
+    pub fn trapped_doorbells(&self) -> u64 {
+        self.machine.doorbells.as_ref().map_or(0, DoorbellTrap::stores)
     }
 
     /// Traffic of each of its network devices so far.
@@ -557,6 +575,7 @@ fn build_machine(
     link.set_msi(&msi)?;
     let route = MsiRoute::new(vm.clone(), clone(&msi)?);
     let vgpu = VgpuFunction::power_on(link.clone(), mmio.clone(), route, vm.clone())?;
+    let doorbells = vgpu.doorbell_trap(eventfd()?)?;
     let config_ports = Arc::new(ConfigPorts::new(vgpu));
 
     vm.register_irqfd(&serial_interrupt, COM1_IRQ)
@@ -587,6 +606,7 @@ fn build_machine(
         counters,
         stop,
         power_button,
+        doorbells,
         config_ports,
         com1,
         link,

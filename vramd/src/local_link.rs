@@ -1,5 +1,6 @@
 //! A vGPU of a broker in this process.
 
+use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -120,6 +121,31 @@ impl VgpuLink for BrokerLink {
     fn guest_rests(&self) {
         if !self.is_down.load(Ordering::SeqCst) {
             self.link.guest_rests();
+        }
+    }
+
+    fn watch_quiet(&self, quiet: &EventFd) -> Result<bool, LinkError> {
+        let command = CommandCode::SetIrqs;
+        let quiet = quiet
+            .try_clone()
+            .map_err(|source| LinkError::Io { command, source })?;
+        self.ask(command, |link| Ok(link.let_doorbells_trap(quiet)))
+    }
+
+    fn doorbells(&self) -> Result<Option<Range<u64>>, LinkError> {
+        self.ask(CommandCode::RegionRead, |link| {
+            let doorbells = link.doorbells();
+            Ok(doorbells.and_then(|(place, bytes)| Some(place..place.checked_add(bytes)?)))
+        })
+    }
+
+    fn arm_doorbells(&self, place: u64) -> Result<bool, LinkError> {
+        self.ask(CommandCode::RegionWrite, |link| Ok(link.arm_doorbells(place)))
+    }
+
+    fn doorbell_stored(&self) {
+        if !self.is_down.load(Ordering::SeqCst) {
+            self.link.doorbell_stored();
         }
     }
 

@@ -8,6 +8,7 @@
 //! | `spin` | never ends, without an exit |
 //! | `latency` | reports how long reads of the serial port and of BOOT_0 take |
 //! | `doorbell` | reports how long stores of a channel's GP_PUT take that leave it as it is |
+//! | `idle-doorbell` | rests, then rings, again and again; reports how long the first store after each rest took |
 //! | `poll` | never ends, reading BOOT_0 all the time |
 //! | `sleep` | reports, waits for the vGPU's interrupt a hundred milliseconds at most, reports again |
 //! | `interrupt` | has the vGPU's interrupt sent to the local APIC and reports how many arrive until the first has |
@@ -26,6 +27,9 @@ const BOOT_0: u64 = 0;
 const WAIT_US: u32 = 100_000;
 /// Accesses that are timed one by one.
 const LATENCY_ACCESSES: usize = 501;
+/// Rests of a channel that is rung after each. A broker takes a VM that is quiet for a tenth of a second for one that rests.
+const RESTS: usize = 9;
+const REST_NS: u64 = 300_000_000;
 /// Above any VM's RAM, and above all that brokers map for a card.
 const NOWHERE: u64 = 0xee_0000_0000;
 const STRAY_BYTES: u64 = 4096;
@@ -57,7 +61,11 @@ pub(crate) fn run(name: &str, bus: &mut Machine, boot: Boot, ram_free: core::ops
             0
         }
         "doorbell" => {
-            report_doorbell(bus, ram_free);
+            report_error(bus, "doorbell", |bus| ring(bus, ram_free));
+            0
+        }
+        "idle-doorbell" => {
+            report_error(bus, "idle-doorbell", |bus| ring_after_rests(bus, ram_free));
             0
         }
         "poll" => {
@@ -151,9 +159,13 @@ fn driver_config(ram_free: core::ops::Range<u64>) -> DriverConfig {
     }
 }
 
-fn report_doorbell(bus: &mut Machine, ram_free: core::ops::Range<u64>) {
-    if let Err(error) = ring(bus, ram_free) {
-        line(bus, format_args!("doorbell: {error}"));
+fn report_error(
+    bus: &mut Machine,
+    name: &str,
+    test: impl FnOnce(&mut Machine) -> Result<(), DriverError>,
+) {
+    if let Err(error) = test(bus) {
+        line(bus, format_args!("{name}: {error}"));
     }
 }
 
@@ -165,6 +177,33 @@ fn ring(bus: &mut Machine, ram_free: core::ops::Range<u64>) -> Result<(), Driver
     driver.wait(bus, fence)?;
     report_latency(bus, "doorbell", |bus| driver.ring(bus, channel));
     driver.check_device(bus)
+}
+
+/// Rests between doorbells. The one after each rest is timed, without work; what follows it has work, every other time after a rest too.
+fn ring_after_rests(bus: &mut Machine, ram_free: core::ops::Range<u64>) -> Result<(), DriverError> {
+    let mut driver = Driver::start(bus, &driver_config(ram_free))?;
+    let channel = driver.create_channel(bus, &[])?;
+    let mut times = [0; RESTS];
+    for (round, time) in times.iter_mut().enumerate() {
+        rest(bus);
+        let start = bus.now_ns();
+        driver.ring(bus, channel)?;
+        *time = bus.now_ns() - start;
+        if round % 2 == 1 {
+            rest(bus);
+        }
+        let fence = driver.submit(bus, channel)?;
+        driver.wait(bus, fence)?;
+    }
+    report_times(bus, "idle-doorbell", &mut times);
+    driver.check_device(bus)
+}
+
+fn rest(bus: &mut Machine) {
+    let start = bus.now_ns();
+    while bus.now_ns() - start < REST_NS {
+        machine::wait(WAIT_US);
+    }
 }
 
 fn report_stray(bus: &mut Machine, ram_free: core::ops::Range<u64>) {
@@ -205,8 +244,12 @@ fn report_latency<T>(bus: &mut Machine, name: &str, access: impl Fn(&mut Machine
         core::hint::black_box(access(bus));
         *time = bus.now_ns() - start;
     }
+    report_times(bus, name, &mut times);
+}
+
+fn report_times<const COUNT: usize>(bus: &mut Machine, name: &str, times: &mut [u64; COUNT]) {
     times.sort_unstable();
-    let median = times[LATENCY_ACCESSES / 2];
+    let median = times[COUNT / 2];
     line(
         bus,
         format_args!("latency={name} min_ns={} median_ns={median}", times[0]),

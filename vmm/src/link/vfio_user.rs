@@ -1,11 +1,13 @@
 //! A vGPU behind a vfio-user socket.
 
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
+use std::sync::OnceLock;
 
 use vfio_user_server::message::CommandCode;
 use vfio_user_server::remote::ANSWER_WAIT;
-use vfio_user_server::{IrqIndex, Region, RegionMemory, RemoteFunction};
+use vfio_user_server::{IrqIndex, Region, RegionMemory, RemoteError, RemoteFunction, doorbells};
 use vmm_sys_util::eventfd::EventFd;
 
 use super::{LinkError, VgpuLink};
@@ -14,13 +16,22 @@ use super::{LinkError, VgpuLink};
 #[derive(Debug)]
 pub struct VfioUserLink {
     function: RemoteFunction,
+    /// Signalled when a doorbell's store has trapped, if the server can be told that.
+    stored: OnceLock<EventFd>,
 }
 
 impl VfioUserLink {
     /// Attaches to the server at `path`.
     pub fn connect(path: &Path) -> Result<VfioUserLink, LinkError> {
         let function = RemoteFunction::connect(path, ANSWER_WAIT)?;
-        Ok(VfioUserLink { function })
+        Ok(VfioUserLink::over(function))
+    }
+
+    fn over(function: RemoteFunction) -> VfioUserLink {
+        VfioUserLink {
+            function,
+            stored: OnceLock::new(),
+        }
     }
 }
 
@@ -66,6 +77,47 @@ impl VgpuLink for VfioUserLink {
         Ok(self.function.connect_irq(IrqIndex::Msi, eventfd)?)
     }
 
+    fn watch_quiet(&self, quiet: &EventFd) -> Result<bool, LinkError> {
+        if self.function.region_bytes(Region::DeviceSpecific) != doorbells::REGION_BYTES as u64 {
+            return Ok(false);
+        }
+        let command = CommandCode::SetIrqs;
+        let created = EventFd::new(libc::EFD_NONBLOCK | libc::EFD_CLOEXEC);
+        let stored = created.map_err(|source| LinkError::Io { command, source })?;
+        let stored = self.stored.get_or_init(|| stored);
+        self.function
+            .connect_unmask(IrqIndex::DeviceSpecific, stored)
+            .and_then(|()| self.function.connect_irq(IrqIndex::DeviceSpecific, quiet))?;
+        Ok(true)
+    }
+
+    fn doorbells(&self) -> Result<Option<Range<u64>>, LinkError> {
+        let mut region = [0; doorbells::REGION_BYTES];
+        self.function
+            .read(Region::DeviceSpecific, doorbells::PLACE, &mut region)?;
+        let range = |(place, bytes): (u64, u64)| place.checked_add(bytes).map(|end| place..end);
+        Ok(doorbells::place_in(region).and_then(range))
+    }
+
+    fn arm_doorbells(&self, place: u64) -> Result<bool, LinkError> {
+        let armed = self
+            .function
+            .write(Region::DeviceSpecific, doorbells::PLACE, &place.to_le_bytes());
+        match armed {
+            Ok(()) => Ok(true),
+            Err(RemoteError::Refused { .. }) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn doorbell_stored(&self) {
+        // A full counter says the same.
+        self.stored
+            .get()
+            .into_iter()
+            .for_each(|stored| drop(stored.write(1)));
+    }
+
     fn reset(&self) -> Result<(), LinkError> {
         Ok(self.function.reset()?)
     }
@@ -93,9 +145,7 @@ mod tests {
             let mut config = Nothing;
             vfio_user_server::serve::serve_client(client, &mut config).unwrap();
         });
-        let link = VfioUserLink {
-            function: RemoteFunction::over(ours, ANSWER_WAIT).unwrap(),
-        };
+        let link = VfioUserLink::over(RemoteFunction::over(ours, ANSWER_WAIT).unwrap());
         assert_eq!((link.region_size(0), link.region_size(99)), (0, 0));
         let outcome = link.region_read(99, 0, &mut [0; 4]);
         assert!(matches!(outcome, Err(LinkError::Refused { .. })), "{outcome:?}");

@@ -5,7 +5,9 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use kvm_ioctls::VmFd;
+use vmm_sys_util::eventfd::EventFd;
 
+use super::doorbells::DoorbellTrap;
 use super::msi::{MsiMessage, MsiRoute, MsiState};
 use super::window_memory::WindowMemory;
 use super::{MMIO_WINDOW, PciError};
@@ -60,7 +62,7 @@ pub(crate) struct VgpuFunction {
     msi: MsiRoute,
     msi_register: Option<u16>,
     bars: Vec<Bar>,
-    memory: WindowMemory,
+    memory: Arc<WindowMemory>,
     /// Held from a configuration write until its consequences stand, so that those of two vCPUs do not mix.
     config_write: Mutex<()>,
 }
@@ -82,6 +84,7 @@ impl VgpuFunction {
         switch_on(&config, &placed).map_err(PciError::Config)?;
         let msi_register = find_msi(&config).map_err(PciError::Config)?;
         let memory = WindowMemory::of(link.as_ref(), bars.iter().map(|bar| bar.number), vm)?;
+        let memory = Arc::new(memory);
         let function = VgpuFunction {
             link,
             mmio,
@@ -97,6 +100,11 @@ impl VgpuFunction {
 
     pub(crate) fn msi_state(&self) -> MsiState {
         self.msi.state()
+    }
+
+    /// The trap of its doorbells, if the link has one. `quiet` is what the link signals.
+    pub(crate) fn doorbell_trap(&self, quiet: EventFd) -> Result<Option<DoorbellTrap>, LinkError> {
+        DoorbellTrap::of(self.link.clone(), self.memory.clone(), quiet)
     }
 
     pub(crate) fn config_read(&self, register: u16, data: &mut [u8]) -> Result<(), BusError> {

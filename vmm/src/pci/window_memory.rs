@@ -1,4 +1,4 @@
-// UNSAFETY: tells KVM the addresses of mappings of this process, which it then gives to the guest.
+// UNSAFETY: tells KVM the addresses of mappings of this process, which it then gives to the guest, and protects pages of them.
 #![expect(unsafe_code)]
 //! BARs, or parts of them, that are memory: the guest reaches it without an exit.
 //!
@@ -7,6 +7,7 @@
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use kvm_bindings::kvm_userspace_memory_region;
@@ -84,6 +85,29 @@ impl WindowMemory {
             if let (None, Some(gpa), Some(part)) = (*at, *wanted, self.parts.get(i)) {
                 self.set_slot(i, gpa, part.region.size() as u64)?;
                 *at = *wanted;
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets the guest store to whole pages of a BAR, or makes its stores leave KVM with an error while its loads go on. What of them is no
+    /// memory stays as it is.
+    pub(super) fn let_stores(&self, bar: u32, pages: &Range<u64>, through: bool) -> io::Result<()> {
+        let protection = libc::PROT_READ | if through { libc::PROT_WRITE } else { 0 };
+        for part in self.parts.iter().filter(|part| part.bar == bar) {
+            let end = part.offset + part.region.size() as u64;
+            let (first, last) = (pages.start.max(part.offset), pages.end.min(end));
+            if first >= last {
+                continue;
+            }
+            // SAFETY: the range lies within one live mapping, owned by `self.parts`. Nothing in this process has a reference into it or stores
+            // to it; a guest's store that is not let through is answered by KVM.
+            let outcome = unsafe {
+                let start = part.region.as_ptr().add((first - part.offset) as usize);
+                libc::mprotect(start.cast(), (last - first) as usize, protection)
+            };
+            if outcome != 0 {
+                return Err(io::Error::last_os_error());
             }
         }
         Ok(())

@@ -83,6 +83,8 @@ pub(super) fn of(role: Role) -> Rules {
                 libc::SYS_shutdown,
             ],
         ),
+        // A vGPU behind a socket is asked.
+        Role::Doorbells => allow(&mut rules, &LINK_CALLS),
         Role::Keys => allow(&mut rules, &[libc::SYS_ppoll, libc::SYS_shutdown]),
         Role::Screen => {}
         Role::Disk => allow(
