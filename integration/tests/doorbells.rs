@@ -45,7 +45,7 @@ fn broker(vms: Vec<VmSocket>) -> Broker {
         record: None,
         vms,
     })
-    .unwrap()
+    .expect("a software card")
 }
 
 /// Runs the guest to its end. Stores that have trapped, and what the guest said.
@@ -64,7 +64,8 @@ fn run(link: Arc<dyn VgpuLink>) -> (u64, Vec<String>) {
         console: None,
         sandbox: Sandbox::none(),
     };
-    let vm = Vm::build(config, link, reports.clone()).unwrap().start().unwrap();
+    let vm = Vm::build(config, link, reports.clone()).expect("KVM");
+    let vm = vm.start().expect("threads");
     let end = vm.wait_for(PATIENCE).expect("the guest does not end");
     assert!(end.is_success(), "{end}");
     let said = std::iter::from_fn(|| reports.next_report(Duration::ZERO)).collect();

@@ -31,10 +31,8 @@ pub(crate) enum Role {
     Main,
     /// Runs a vCPU and answers its exits.
     Vcpu,
-    /// Notices when the broker goes away.
+    /// Notices when the broker goes away, and makes doorbells trap while the guest is quiet.
     Link,
-    /// Makes doorbells trap while the guest is quiet.
-    Doorbells,
     /// Hands keys to the guest.
     Keys,
     /// Writes the guest's console.
@@ -51,11 +49,10 @@ pub(crate) enum Role {
 
 impl Role {
     /// Those of a VM's process.
-    const OF_A_VM: [Role; 8] = [
+    const OF_A_VM: [Role; 7] = [
         Role::Main,
         Role::Vcpu,
         Role::Link,
-        Role::Doorbells,
         Role::Keys,
         Role::Screen,
         Role::Disk,
@@ -68,7 +65,6 @@ impl Role {
             Role::Main => "main",
             Role::Vcpu => "vcpu",
             Role::Link => "link",
-            Role::Doorbells => "doorbells",
             Role::Keys => "keys",
             Role::Screen => "console",
             Role::Disk => "disk",

@@ -302,17 +302,10 @@ impl Vm {
         };
         let watched = running.machine.clone();
         running.spawn(Role::Link, "link".to_owned(), move || {
-            watched.stop.watch(watched.link.as_ref())
+            watched
+                .stop
+                .watch(watched.link.as_ref(), watched.doorbells.as_ref())
         })?;
-        if running.machine.doorbells.is_some() {
-            let machine = running.machine.clone();
-            running.spawn(Role::Doorbells, "doorbells".to_owned(), move || {
-                machine
-                    .doorbells
-                    .as_ref()
-                    .and_then(|trap| trap.run(&machine.stop))
-            })?;
-        }
         if let Some(Keys { input, has_escape }) = keys {
             let machine = running.machine.clone();
             running.spawn(Role::Keys, "console".to_owned(), move || {

@@ -19,7 +19,6 @@ use vmm_sys_util::eventfd::EventFd;
 use super::window_memory::WindowMemory;
 use crate::bus::BusError;
 use crate::link::{LinkError, VgpuLink};
-use crate::vm::{Stop, VmExit, wait_readable};
 
 /// The BAR in which doorbells lie.
 const BAR: u32 = 1;
@@ -60,18 +59,9 @@ impl DoorbellTrap {
         }))
     }
 
-    /// Body of the thread that makes stores trap when the guest is quiet.
-    pub(crate) fn run(&self, stop: &Stop) -> Option<VmExit> {
-        while !stop.is_requested() {
-            let [is_quiet, _] = wait_readable([&self.quiet, stop.eventfd()], None);
-            if is_quiet {
-                drop(self.quiet.read());
-                if let Err(error) = self.arm() {
-                    return Some(VmExit::Bus(error));
-                }
-            }
-        }
-        None
+    /// What the link signals when the guest is quiet: [`DoorbellTrap::arm`] then.
+    pub(crate) fn quiet(&self) -> &EventFd {
+        &self.quiet
     }
 
     /// A number that changes whenever stores begin or cease to trap.
@@ -96,7 +86,10 @@ impl DoorbellTrap {
         Ok(self.changes() != changes)
     }
 
-    fn arm(&self) -> Result<(), BusError> {
+    /// Makes stores trap, if the link agrees.
+    pub(crate) fn arm(&self) -> Result<(), BusError> {
+        // One signal, however many there were.
+        drop(self.quiet.read());
         let mut trapping = self.lock();
         let doorbells = match self.link.doorbells() {
             Err(LinkError::Refused { .. }) => None,

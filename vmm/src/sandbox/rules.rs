@@ -72,19 +72,18 @@ pub(super) fn of(role: Role) -> Rules {
                 allow_if(&mut rules, libc::SYS_ioctl, 1, Eq, request);
             }
         }
-        Role::Link => allow(
-            &mut rules,
-            &[
-                libc::SYS_epoll_create1,
-                libc::SYS_epoll_ctl,
-                libc::SYS_epoll_wait,
-                libc::SYS_epoll_pwait,
-                // Closing the link.
-                libc::SYS_shutdown,
-            ],
-        ),
-        // A vGPU behind a socket is asked.
-        Role::Doorbells => allow(&mut rules, &LINK_CALLS),
+        Role::Link => {
+            allow(&mut rules, &LINK_CALLS);
+            allow(
+                &mut rules,
+                &[
+                    libc::SYS_epoll_create1,
+                    libc::SYS_epoll_ctl,
+                    libc::SYS_epoll_wait,
+                    libc::SYS_epoll_pwait,
+                ],
+            );
+        }
         Role::Keys => allow(&mut rules, &[libc::SYS_ppoll, libc::SYS_shutdown]),
         Role::Screen => {}
         Role::Disk => allow(

@@ -1,7 +1,7 @@
 //! How a VM comes to a halt: the first reason counts, every thread is stopped, and `wait` returns the reason.
 
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -13,10 +13,13 @@ use vmm_sys_util::eventfd::EventFd;
 use super::VmExit;
 use crate::bus::BusError;
 use crate::link::{LinkError, VgpuLink};
+use crate::pci::DoorbellTrap;
 use crate::vcpu::kick;
 
-/// Distinguishes events of the link from those of the stop.
+/// Events of the thread that watches the link.
+const STOPPED: u64 = 0;
 const LINK_HUNG_UP: u64 = 1;
+const QUIET: u64 = 2;
 
 /// The stop of one VM.
 pub(crate) struct Stop {
@@ -85,26 +88,46 @@ impl Stop {
         waited.unwrap_or_else(PoisonError::into_inner).0.clone()
     }
 
-    /// Body of the thread that notices when the other side of the link goes away while no vCPU talks to it.
-    pub(super) fn watch(&self, link: &dyn VgpuLink) -> Option<VmExit> {
-        let hung_up = self.wait_for_hangup(link).unwrap_or(false);
-        let is_news = hung_up && !self.is_requested();
-        is_news.then_some(VmExit::Bus(BusError::Link(LinkError::Gone)))
+    /// Body of the thread that notices what the other side of the link does while no vCPU talks to it: it goes away, or says that the guest is
+    /// quiet.
+    pub(super) fn watch(&self, link: &dyn VgpuLink, trap: Option<&DoorbellTrap>) -> Option<VmExit> {
+        match self.follow(link, trap) {
+            Ok(Some(error)) if !self.is_requested() => Some(VmExit::Bus(error)),
+            // A host that cannot poll: the link's end is noticed when a vCPU uses it.
+            Ok(_) | Err(_) => None,
+        }
     }
 
-    fn wait_for_hangup(&self, link: &dyn VgpuLink) -> io::Result<bool> {
-        let Some(hangup) = link.hangup_fd() else {
-            return Ok(false);
-        };
+    /// Follows the link to its end, which is why the VM ends, or to a stop.
+    fn follow(&self, link: &dyn VgpuLink, trap: Option<&DoorbellTrap>) -> io::Result<Option<BusError>> {
+        let hangup = link.hangup_fd();
+        if hangup.is_none() && trap.is_none() {
+            return Ok(None);
+        }
         let events = Epoll::new()?;
-        let stop = EpollEvent::new(EventSet::IN, 0);
-        events.ctl(ControlOperation::Add, self.eventfd.as_raw_fd(), stop)?;
-        let gone = EpollEvent::new(EventSet::READ_HANG_UP | EventSet::HANG_UP, LINK_HUNG_UP);
-        events.ctl(ControlOperation::Add, hangup.as_raw_fd(), gone)?;
+        let add = |fd: RawFd, events_of: EventSet, data: u64| {
+            events.ctl(ControlOperation::Add, fd, EpollEvent::new(events_of, data))
+        };
+        add(self.eventfd.as_raw_fd(), EventSet::IN, STOPPED)?;
+        if let Some(hangup) = hangup {
+            let gone = EventSet::READ_HANG_UP | EventSet::HANG_UP;
+            add(hangup.as_raw_fd(), gone, LINK_HUNG_UP)?;
+        }
+        if let Some(trap) = trap {
+            add(trap.quiet().as_raw_fd(), EventSet::IN, QUIET)?;
+        }
         let mut ready = [EpollEvent::default()];
         loop {
             match events.wait(-1, &mut ready) {
-                Ok(_) => return Ok(ready[0].data() == LINK_HUNG_UP),
+                Ok(_) if ready[0].data() == QUIET => {
+                    if let Some(Err(error)) = trap.map(DoorbellTrap::arm) {
+                        return Ok(Some(error));
+                    }
+                }
+                Ok(_) if ready[0].data() == LINK_HUNG_UP => {
+                    return Ok(Some(BusError::Link(LinkError::Gone)));
+                }
+                Ok(_) => return Ok(None),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
             }
