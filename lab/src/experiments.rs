@@ -5,6 +5,7 @@ mod amm;
 mod chunk_size;
 mod delay;
 mod demand;
+mod effects;
 mod fairness;
 mod gdm;
 mod hot_set;
@@ -14,6 +15,7 @@ mod oversubscribe;
 mod pair;
 mod precision;
 mod random_walk;
+mod systems;
 mod turns;
 
 use vgpu::VmId;
@@ -73,6 +75,7 @@ experiments! {
     Delay, delay, "delay": "Figure 6: how long requests wait, programs are stopped and copies take, by bytes",
     ChunkSize, chunk_size, "chunk-size": "Figures 7 to 9: run times and delays by the size of a chunk, unscaled",
     Turns, turns, "turns": "no figure: two programs that take turns, under each policy",
+    Systems, systems, "systems": "no figure: all policies on all workloads; what the default is chosen from",
     Adaptive, adaptive, "adaptive": "Ganguly's thesis: what to bring, evict and leave on the host, on traces of twelve programs",
     Demand, demand, "demand": "Ganguly's policies on kernels that run: blocks come by replayable faults and access counters",
     Link, link, "link": "Ganguly's thesis: whose transfers go first, for pairs of ten programs on one link",
@@ -102,6 +105,7 @@ impl Experiment {
             | Self::NoPressure
             | Self::Delay
             | Self::Turns
+            | Self::Systems
             | Self::Adaptive
             | Self::Demand
             | Self::Link

@@ -11,7 +11,7 @@ use fermi_spec::addr::Gpa;
 use sim_host::bus::{Guest, SimBus};
 use sim_host::turns::{Player, Turn};
 use sim_host::world::World;
-use vgpu::{Denial, Event, GpuConfig, Notice, Reply, Request, Tick, VmConfig, VmId};
+use vgpu::{Denial, Event, GpuConfig, Reply, Request, Tick, VmConfig, VmId};
 
 use crate::MIB;
 use crate::jobs::Onlooker;
@@ -298,20 +298,5 @@ impl<'a> Host<'a> {
             now: self.world.now,
             notices: self.world.notices.len(),
         }
-    }
-
-    /// VRAM and host RAM that a VM has, as last told.
-    pub(crate) fn usage(&self, of: VmId) -> (u64, u64) {
-        let notices = self.world.notices.iter().rev();
-        let mut usages = notices.filter_map(|(_, notice)| match notice {
-            Notice::Usage {
-                vm,
-                resident,
-                spilled,
-                ..
-            } if *vm == of => Some((*resident, *spilled)),
-            _ => None,
-        });
-        usages.next().unwrap_or((0, 0))
     }
 }

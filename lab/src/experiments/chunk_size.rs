@@ -56,7 +56,7 @@ fn do_job(settings: &Settings, job: &Job, onlooker: &dyn Onlooker) -> Result<f64
     let config = settings.profile.config(1, job.chunk_bytes, USABLE, job.seed);
     match job.kernel {
         Some(kernel) => {
-            let pair = pair::run(kernel, config, job.chunk_bytes, onlooker)?;
+            let pair = pair::run([kernel; 2], config, job.chunk_bytes, onlooker)?;
             Ok(pair.slower_ns() as f64 / 1e6)
         }
         None => delay(Host::new(config, onlooker), job.chunk_bytes),

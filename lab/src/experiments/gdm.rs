@@ -20,13 +20,13 @@ use crate::{KIB, MIB};
 
 const PAPER: &str = "Wang et al. on a GTX 480: 14 of 21 pairs exceed the card, all finish; 21 % more throughput than GDM-Base, work efficiency near 100 %; a leak is tolerated; an attack costs 69 %";
 /// What quick runs divide all sizes by.
-const QUICK: u64 = 8;
+pub(super) const QUICK: u64 = 8;
 /// Bytes of a block: 4 MB divided by 16.
 const BLOCK: u64 = 256 * KIB;
 /// What programs can use of the card: 1400 MB divided by 16, in KiB.
-const CARD_KIB: u64 = 89_600;
+pub(super) const CARD_KIB: u64 = 89_600;
 /// The paper's Table 1 divided by 16, in tenths of a MiB, and what each program is here.
-const PROGRAMS: [(&str, u64); 7] = [
+pub(super) const PROGRAMS: [(&str, u64); 7] = [
     ("backprop", 418),
     ("hashjoin", 1321),
     ("hotspot", 823),

@@ -1,12 +1,43 @@
 //! Programs that use a part of their objects, and rest now and then.
 
-use vgpu::VmId;
+use vgpu::{GpuConfig, VmId};
 
+use super::effects::Effects;
+use crate::KIB;
 use crate::host::{Host, LabError};
-use crate::programs::Objects;
+use crate::jobs::Onlooker;
+use crate::programs::{Objects, vram_start};
+use crate::settings::vm_config;
 
 /// Time between two rounds.
 const REST_NS: u64 = 2_000_000;
+
+/// The program that is alone: an object and a chunk; objects, how many of them fit, and how many it uses.
+pub(super) const OBJECT: u64 = 512 * KIB;
+pub(super) const OBJECTS: u64 = 64;
+pub(super) const FIT: u64 = 43;
+pub(super) const USED: usize = 30;
+
+/// A program alone that uses less than fits: the time of each round when memory has had time to come to rest, which is `settle_ns`.
+pub(super) fn alone(config: GpuConfig, settle_ns: u64, onlooker: &dyn Onlooker) -> Result<Alone, LabError> {
+    let vm = VmId(0);
+    // Scattered over all that it has: what it uses is in no order that a policy could guess.
+    let first = (config.seed as usize * 7) % (OBJECTS as usize - USED);
+    let mut host = Host::new(config, onlooker);
+    host.attach(vm, vm_config("alone", vram_start() + OBJECTS * OBJECT, OBJECT))?;
+    let hot = Hot::start(&mut host, vm, (OBJECTS, OBJECT), first..first + USED)?;
+    let (hot, _) = hot.work(&mut host, vm, settle_ns)?;
+    let (hot, rounds_ns) = hot.work(&mut host, vm, settle_ns / 10)?;
+    hot.check(&mut host, vm)?;
+    let effects = Effects::of(host.world.notices.iter().map(|(_, notice)| notice));
+    Ok(Alone { rounds_ns, effects })
+}
+
+/// What became of it.
+pub(super) struct Alone {
+    pub(super) rounds_ns: Vec<u64>,
+    pub(super) effects: Effects,
+}
 
 /// Objects of a VM, and those of them that it uses.
 pub(super) struct Hot {

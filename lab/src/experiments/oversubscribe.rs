@@ -1,18 +1,16 @@
-//! Figure 5: run time of pairs of programs on less and less memory; and a program alone that uses what would fit.
+//! Figure 5: run time of pairs of programs on less and less memory.
 
-use vgpu::VmId;
 use vgpu::policy::PolicyName;
 
 use super::Experiment;
-use super::hot_set::Hot;
-use super::pair::{self, Pair};
-use crate::host::{Host, LabError};
+use super::pair;
+use crate::host::LabError;
 use crate::jobs::{self, Onlooker};
-use crate::programs::{Kernel, SIX, vram_start};
+use crate::programs::{Kernel, SIX};
 use crate::report::{Chart, Report, Series, Spread, Table};
-use crate::settings::{Settings, vm_config};
+use crate::settings::Settings;
 use crate::statistics::{geometric_mean, spread};
-use crate::{KIB, MIB, SCALE};
+use crate::{MIB, SCALE};
 
 const PAPER: &str = "\"the runtime of all applications increases significantly - from 50% for backprop to 786% for bfs\" at 20 MB; \"the \
     overhead appears to decrease exponentially as we add more GPU memory\"; runtimes \"fluctuate heavily\"";
@@ -23,19 +21,10 @@ const SIZES_QUICK: [u64; 3] = [20, 100, 250];
 /// Memory with which everything fits, MB of the paper.
 const PLENTY: u64 = 1400;
 
-/// A policy other than the paper's has to be better by one part in so many to be the default.
-const TELLS: f64 = 20.0;
-
-/// The program alone: objects, how many of them fit, and how many it uses.
-const OBJECT: u64 = 512 * KIB;
-const OBJECTS: u64 = 64;
-const FIT: u64 = 43;
-const USED: usize = 30;
-
-/// One run of a pair, or of the program alone without a kernel.
+/// One run of a pair.
 #[derive(Clone, Copy, Debug)]
 struct Job {
-    kernel: Option<Kernel>,
+    kernel: Kernel,
     /// Memory for guests, bytes of ours.
     usable: u64,
     policy: PolicyName,
@@ -44,68 +33,43 @@ struct Job {
 
 impl Job {
     fn name(&self) -> String {
-        let name = self.kernel.map_or("alone", |kernel| kernel.name);
         let mib = self.usable as f64 / MIB as f64;
-        format!("{name}, {mib} MiB, {}, seed {}", self.policy, self.seed)
+        format!(
+            "{}, {mib} MiB, {}, seed {}",
+            self.kernel.name, self.policy, self.seed
+        )
     }
 }
 
-/// Its result: nanoseconds of the slower one, or of a round; chunks moved out; of pairs bytes moved both ways, and pauses.
+/// Its result: nanoseconds of the slower one, and chunks moved out.
 #[derive(Clone, Debug)]
 struct Outcome {
     took_ns: f64,
     spilled: u64,
-    moved_bytes: u64,
-    stopped_ns: Vec<u64>,
 }
 
 fn do_job(settings: &Settings, job: &Job, onlooker: &dyn Onlooker) -> Result<Outcome, LabError> {
-    let Some(kernel) = job.kernel else {
-        return alone(settings, job, onlooker);
-    };
     let chunk_bytes = settings.chunk_bytes();
     let mut config = settings.profile.config(SCALE, chunk_bytes, job.usable, job.seed);
     config.policy = job.policy;
-    let pair: Pair = pair::run(kernel, config, chunk_bytes, onlooker)?;
+    let pair = pair::run([job.kernel; 2], config, chunk_bytes, onlooker)?;
     Ok(Outcome {
         took_ns: pair.slower_ns() as f64,
-        spilled: pair.moved[0],
-        moved_bytes: (pair.moved[0] + pair.moved[1]) * chunk_bytes,
-        stopped_ns: pair.stopped_ns,
+        spilled: pair.effects.chunks[0],
     })
 }
 
-/// A program alone that uses less than fits: time of a round when memory has had time to come to rest.
-fn alone(settings: &Settings, job: &Job, onlooker: &dyn Onlooker) -> Result<Outcome, LabError> {
-    let vm = VmId(0);
-    let mut config = settings.profile.config(SCALE, OBJECT, job.usable, job.seed);
-    config.policy = job.policy;
-    let mut host = Host::new(config, onlooker);
-    host.attach(vm, vm_config("alone", vram_start() + OBJECTS * OBJECT, OBJECT))?;
-    // Scattered over all that it has: what it uses is in no order that a policy could guess.
-    let first = (job.seed as usize * 7) % (OBJECTS as usize - USED);
-    let hot = Hot::start(&mut host, vm, (OBJECTS, OBJECT), first..first + USED)?;
-    let settle = settings.choose(4_000_000_000, 1_500_000_000);
-    let (hot, _) = hot.work(&mut host, vm, settle)?;
-    let (hot, rounds) = hot.work(&mut host, vm, settle / 10)?;
-    hot.check(&mut host, vm)?;
-    let spilled = host.usage(vm).1 / OBJECT;
-    let took_ns = rounds.iter().sum::<u64>() as f64 / rounds.len().max(1) as f64;
-    Ok(Outcome {
-        took_ns,
-        spilled,
-        moved_bytes: 0,
-        stopped_ns: Vec::new(),
+/// The six programs, as large and as long as their experiments have them.
+pub(super) fn kernels(settings: &Settings) -> [Kernel; 6] {
+    SIX.map(|name| Kernel {
+        name,
+        footprint: settings.choose(12, 3) * MIB,
+        repeats: settings.choose(3, 2) as u32,
     })
 }
 
 /// All jobs of the experiment and where each belongs.
 fn jobs_of(settings: &Settings) -> Vec<Job> {
-    let kernels = SIX.map(|name| Kernel {
-        name,
-        footprint: settings.choose(12, 3) * MIB,
-        repeats: settings.choose(3, 2) as u32,
-    });
     let mut jobs = Vec::new();
     let one = |kernel, usable, policy, seed| Job {
         kernel,
@@ -113,14 +77,10 @@ fn jobs_of(settings: &Settings) -> Vec<Job> {
         policy,
         seed,
     };
-    for kernel in kernels.into_iter().map(Some).chain([None]) {
+    for kernel in kernels(settings) {
         // Without pressure nothing is drawn.
         jobs.push(one(kernel, PLENTY * MIB / SCALE, settings.profile.policy(), 1));
-        let sizes: Vec<u64> = match kernel {
-            Some(_) => usable(settings),
-            None => vec![FIT * OBJECT],
-        };
-        for usable in sizes {
+        for usable in usable(settings) {
             for policy in PolicyName::ALL {
                 jobs.extend(settings.seeds().map(|seed| one(kernel, usable, policy, seed)));
             }
@@ -163,26 +123,22 @@ struct Results {
 }
 
 impl Results {
-    fn plenty(&self, name: Option<&str>) -> f64 {
+    fn plenty(&self, name: &str) -> f64 {
         let mut all = self.jobs.iter().zip(&self.outcomes);
-        let found = all.find(|(job, _)| {
-            job.kernel.map(|kernel| kernel.name) == name && job.usable == PLENTY * MIB / SCALE
-        });
+        let found = all.find(|(job, _)| job.kernel.name == name && job.usable == PLENTY * MIB / SCALE);
         found.map_or(f64::NAN, |(_, outcome)| outcome.took_ns)
     }
 
     /// Times as multiples of those with plenty of memory, one for each seed.
-    fn slowdowns(&self, name: Option<&str>, usable: u64, policy: PolicyName) -> Vec<(u64, f64)> {
+    fn slowdowns(&self, name: &str, usable: u64, policy: PolicyName) -> Vec<(u64, f64)> {
         let plenty = self.plenty(name);
         let all = self.jobs.iter().zip(&self.outcomes);
-        all.filter(|(job, _)| {
-            job.kernel.map(|kernel| kernel.name) == name && job.usable == usable && job.policy == policy
-        })
-        .map(|(job, outcome)| (job.seed, outcome.took_ns / plenty))
-        .collect()
+        all.filter(|(job, _)| job.kernel.name == name && job.usable == usable && job.policy == policy)
+            .map(|(job, outcome)| (job.seed, outcome.took_ns / plenty))
+            .collect()
     }
 
-    fn spread(&self, name: Option<&str>, usable: u64, policy: PolicyName) -> Spread {
+    fn spread(&self, name: &str, usable: u64, policy: PolicyName) -> Spread {
         let slowdowns = self.slowdowns(name, usable, policy);
         spread(
             &slowdowns
@@ -194,26 +150,13 @@ impl Results {
 
     /// Geometric mean over programs and sizes, for one seed.
     fn mean(&self, policy: PolicyName, seed: u64) -> f64 {
-        let means: Vec<f64> = SIX.iter().map(|&name| self.program(name, policy, seed)).collect();
-        geometric_mean(&means)
-    }
-
-    /// The same of one program over sizes.
-    fn program(&self, name: &str, policy: PolicyName, seed: u64) -> f64 {
-        let slowdowns = self
-            .sizes
-            .iter()
-            .flat_map(|&size| self.slowdowns(Some(name), size, policy));
-        let of_seed = slowdowns.filter(|(of, _)| *of == seed);
+        let all = SIX.iter().flat_map(|&name| {
+            self.sizes
+                .iter()
+                .flat_map(move |&size| self.slowdowns(name, size, policy))
+        });
+        let of_seed = all.filter(|(of, _)| *of == seed);
         geometric_mean(&of_seed.map(|(_, slowdown)| slowdown).collect::<Vec<f64>>())
-    }
-
-    /// Geometric mean over the six programs in pairs and the one that is alone, each counted once, for one seed.
-    fn mean_of_all(&self, policy: PolicyName, seed: u64) -> f64 {
-        let alone = self.slowdowns(None, FIT * OBJECT, policy).into_iter();
-        let alone = alone.filter(|(of, _)| *of == seed).map(|(_, slowdown)| slowdown);
-        let pairs = SIX.iter().map(|&name| self.program(name, policy, seed));
-        geometric_mean(&pairs.chain(alone).collect::<Vec<f64>>())
     }
 
     fn tables(&self, report: &mut Report, settings: &Settings) {
@@ -225,7 +168,7 @@ impl Results {
                 row.extend(
                     self.sizes
                         .iter()
-                        .map(|&size| self.spread(Some(name), size, policy).into()),
+                        .map(|&size| self.spread(name, size, policy).into()),
                 );
                 row
             });
@@ -239,112 +182,24 @@ impl Results {
             });
         }
         report.tables.push(self.switch());
-        report.tables.push(self.all());
         let rows = PolicyName::ALL.iter().map(|&policy| {
             let means: Vec<f64> = settings.seeds().map(|seed| self.mean(policy, seed)).collect();
-            let of_random = |mean: &dyn Fn(PolicyName, u64) -> f64| {
-                let ratios = settings
-                    .seeds()
-                    .map(|seed| mean(policy, seed) / mean(PolicyName::Gpuswap, seed));
-                spread(&ratios.collect::<Vec<f64>>())
-            };
-            let pairs = of_random(&|policy, seed| self.mean(policy, seed));
-            let all = of_random(&|policy, seed| self.mean_of_all(policy, seed));
-            let speeds = self.slowdowns(None, FIT * OBJECT, policy).into_iter();
-            let speeds: Vec<f64> = speeds.map(|(_, slowdown)| 100.0 / slowdown).collect();
+            let ratios = settings
+                .seeds()
+                .map(|seed| self.mean(policy, seed) / self.mean(PolicyName::Gpuswap, seed));
             vec![
                 policy.to_string().into(),
                 spread(&means).into(),
-                pairs.into(),
-                spread(&speeds).into(),
-                all.into(),
+                spread(&ratios.collect::<Vec<f64>>()).into(),
             ]
         });
-        let columns = [
-            "policy",
-            "geometric mean of pairs",
-            "of random's",
-            "alone, hot set fits, % of full speed",
-            "geometric mean of pairs and alone, of random's",
-        ];
         report.tables.push(Table {
-            title: format!(
-                "policies: geometric mean of all the multiples above, over seeds; a program alone that uses 30 of 64 chunks, 43 fit; and that of the six \
-                 programs and the one alone, each counted once. The rule (the least of the last, and the paper's own unless another is better by a \
-                 {TELLS}th) says {}",
-                self.by_rule(settings)
-            ),
-            columns: columns.map(str::to_owned).to_vec(),
+            title: "policies: geometric mean of all the multiples above, over seeds".to_owned(),
+            columns: ["policy", "geometric mean", "of random's"]
+                .map(str::to_owned)
+                .to_vec(),
             rows: rows.collect(),
         });
-    }
-
-    /// All policies on all programs: what the default is chosen from.
-    fn all(&self) -> Table {
-        let mut rows = Vec::new();
-        for name in SIX {
-            for &size in &self.sizes {
-                for policy in PolicyName::ALL {
-                    let all = self.jobs.iter().zip(&self.outcomes).filter(|(job, _)| {
-                        let kernel = job.kernel.map(|kernel| kernel.name);
-                        kernel == Some(name) && job.usable == size && job.policy == policy
-                    });
-                    let outcomes: Vec<&Outcome> = all.map(|(_, outcome)| outcome).collect();
-                    let each = |value: &dyn Fn(&Outcome) -> f64| {
-                        spread(
-                            &outcomes
-                                .iter()
-                                .map(|outcome| value(outcome))
-                                .collect::<Vec<f64>>(),
-                        )
-                    };
-                    let stopped_ms = |outcome: &Outcome| outcome.stopped_ns.iter().sum::<u64>() as f64 / 1e6;
-                    let longest_ms = |outcome: &Outcome| {
-                        outcome.stopped_ns.iter().max().map_or(0.0, |&ns| ns as f64 / 1e6)
-                    };
-                    rows.push(vec![
-                        format!("{name}, {} MB", size * SCALE / MIB).into(),
-                        policy.to_string().into(),
-                        self.spread(Some(name), size, policy).into(),
-                        each(&|outcome| outcome.moved_bytes as f64 / MIB as f64).into(),
-                        each(&|outcome| outcome.stopped_ns.len() as f64).into(),
-                        each(&stopped_ms).into(),
-                        each(&longest_ms).into(),
-                    ]);
-                }
-            }
-        }
-        let columns = [
-            "program",
-            "policy",
-            "time, without pressure = 1",
-            "moved, MiB",
-            "pauses",
-            "stopped, ms",
-            "longest pause, ms",
-        ];
-        Table {
-            title: "all policies and programs: pairs, by the card's clock; moved both ways, and how often and for how long the two were off \
-                    the card for it"
-                .to_owned(),
-            columns: columns.map(str::to_owned).to_vec(),
-            rows,
-        }
-    }
-
-    /// The policy that the rule makes the default: the least geometric mean of times of the six programs in pairs and the one alone; but the paper's
-    /// own, which looks at nothing and keeps nothing, unless another one is better by more than one part in [`TELLS`].
-    fn by_rule(&self, settings: &Settings) -> PolicyName {
-        let mean = |policy: PolicyName| {
-            let means = settings.seeds().map(|seed| self.mean_of_all(policy, seed));
-            geometric_mean(&means.collect::<Vec<f64>>())
-        };
-        let best = PolicyName::ALL
-            .into_iter()
-            .min_by(|a, b| mean(*a).total_cmp(&mean(*b)));
-        let tells = mean(PolicyName::Gpuswap) * (1.0 - 1.0 / TELLS);
-        best.filter(|&policy| mean(policy) < tells)
-            .unwrap_or(PolicyName::Gpuswap)
     }
 
     /// Whether `gdm` chooses the better one: its times, as multiples of the lesser mean of the two that it chooses from.
@@ -352,9 +207,9 @@ impl Results {
         let rows = SIX.iter().map(|&name| {
             let mut row = vec![name.into()];
             row.extend(self.sizes.iter().map(|&size| {
-                let mean = |policy| self.spread(Some(name), size, policy).mean;
+                let mean = |policy| self.spread(name, size, policy).mean;
                 let better = mean(PolicyName::Gpuswap).min(mean(PolicyName::GdmAlways));
-                let times = self.slowdowns(Some(name), size, PolicyName::Gdm).into_iter();
+                let times = self.slowdowns(name, size, PolicyName::Gdm).into_iter();
                 let times: Vec<f64> = times.map(|(_, slowdown)| slowdown / better).collect();
                 spread(&times).into()
             }));
@@ -374,7 +229,7 @@ impl Results {
     fn claims(&self, report: &mut Report, settings: &Settings) {
         let least = self.sizes.iter().min().copied().unwrap_or(0);
         let at_least = self.jobs.iter().zip(&self.outcomes);
-        let at_least = at_least.filter(|(job, _)| job.kernel.is_some() && job.usable == least);
+        let at_least = at_least.filter(|(job, _)| job.usable == least);
         let finished = at_least.filter(|(_, outcome)| outcome.took_ns > 0.0).count();
         let wanted = SIX.len() * PolicyName::ALL.len() * settings.seeds as usize;
         report.claim(
@@ -398,7 +253,7 @@ impl Results {
                 points: self
                     .sizes
                     .iter()
-                    .map(|&size| ((size * SCALE / MIB) as f64, self.spread(Some(name), size, policy)))
+                    .map(|&size| ((size * SCALE / MIB) as f64, self.spread(name, size, policy)))
                     .collect(),
                 is_line: true,
             });

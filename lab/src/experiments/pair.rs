@@ -1,8 +1,9 @@
-//! Two instances of one kernel, started at the same time.
+//! Two programs, started at the same time.
 
-use vgpu::{Direction, GpuConfig, Notice, VmId};
+use vgpu::{GpuConfig, VmId};
 
 use super::PAIR;
+use super::effects::Effects;
 use crate::host::{Host, LabError};
 use crate::jobs::Onlooker;
 use crate::programs::Kernel;
@@ -13,12 +14,7 @@ use crate::settings::vm_config;
 pub(super) struct Pair {
     /// How long the main computation step took each of them, nanoseconds.
     pub(super) took_ns: [u64; 2],
-    /// Chunks moved to host RAM, and back.
-    pub(super) moved: [u64; 2],
-    /// For how long channels were off the card for moves, each time.
-    pub(super) stopped_ns: Vec<u64>,
-    /// For how long accesses waited for memory, each time.
-    pub(super) waits_ns: Vec<u64>,
+    pub(super) effects: Effects,
 }
 
 impl Pair {
@@ -40,44 +36,32 @@ fn main_step(host: &Host<'_>, vm: VmId) -> Option<u64> {
 
 /// Runs a pair to its end; both find their results right.
 pub(super) fn run(
-    kernel: Kernel,
+    kernels: [Kernel; 2],
     config: GpuConfig,
     chunk_bytes: u64,
     onlooker: &dyn Onlooker,
 ) -> Result<Pair, LabError> {
     let mut host = Host::new(config, onlooker);
-    for vm in PAIR {
+    for (vm, kernel) in PAIR.into_iter().zip(kernels) {
         host.attach(vm, vm_config(&vm.to_string(), kernel.guest_vram(), chunk_bytes))?;
     }
-    let tasks = PAIR.map(|vm| host.start(vm, move |bus| kernel.run(bus)));
+    let [one, other] = kernels;
+    let tasks = [
+        host.start(PAIR[0], move |bus| one.run(bus)),
+        host.start(PAIR[1], move |bus| other.run(bus)),
+    ];
     for task in tasks {
         host.join(task)?;
     }
-    let mut pair = Pair {
-        took_ns: [0; 2],
-        moved: [0; 2],
-        stopped_ns: Vec::new(),
-        waits_ns: Vec::new(),
-    };
-    for (took, vm) in pair.took_ns.iter_mut().zip(PAIR) {
+    let mut took_ns = [0; 2];
+    for (took, vm) in took_ns.iter_mut().zip(PAIR) {
         *took = main_step(&host, vm).ok_or_else(|| LabError::Guest {
             vm,
             what: "its kernel has told neither start nor end".to_owned(),
         })?;
     }
-    for (_, notice) in &host.world.notices {
-        match notice {
-            Notice::Moved {
-                direction, chunks, ..
-            } => {
-                pair.moved[usize::from(*direction == Direction::Refill)] += u64::from(*chunks);
-            }
-            Notice::Resumed { suspended_ns, .. } => pair.stopped_ns.push(*suspended_ns),
-            Notice::DemandEnded { waited_ns, .. } => pair.waits_ns.push(*waited_ns),
-            _ => {}
-        }
-    }
-    Ok(pair)
+    let effects = Effects::of(host.world.notices.iter().map(|(_, notice)| notice));
+    Ok(Pair { took_ns, effects })
 }
 
 #[cfg(test)]
@@ -100,8 +84,9 @@ mod tests {
         let chunk_bytes = 128 * KIB;
         let mut config = Profile::Default.config(SCALE, chunk_bytes, 100 * MIB / SCALE, 1);
         config.policy = policy;
-        let pair = run(SHORT_LAUNCHES, config, chunk_bytes, &Patient).expect("right results");
-        assert!(pair.moved[0] > 50, "nothing was short: {:?}", pair.moved);
+        let pair = run([SHORT_LAUNCHES; 2], config, chunk_bytes, &Patient).expect("right results");
+        let spilled = pair.effects.chunks[0];
+        assert!(spilled > 50, "nothing was short: {spilled}");
         pair.slower_ns() as f64
     }
 

@@ -2,30 +2,29 @@
 //!
 //! Together they have half as many chunks again as fit. Each in turn uses all of its own while the other rests.
 
+use vgpu::GpuConfig;
 use vgpu::policy::PolicyName;
-use vgpu::{Direction, Notice};
 
-use super::hot_set::Hot;
+use super::effects::Effects;
+use super::hot_set::{Hot, OBJECT};
 use super::{Experiment, PAIR};
+use crate::SCALE;
 use crate::host::{Host, LabError};
 use crate::jobs::{self, Onlooker};
 use crate::programs::vram_start;
 use crate::report::{Chart, Report, Series, Table};
 use crate::settings::{Settings, vm_config};
 use crate::statistics::spread;
-use crate::{KIB, SCALE};
 
 const PAPER: &str = "\"typical algorithms used to achieve a good selection - such as LRU or LFU - are unusable on GPUs\"; \"we currently revert to \
     selecting a random chunk owned by the victim\"";
 
-/// A chunk and an object.
-const OBJECT: u64 = 512 * KIB;
 /// Objects of each program, all of which it uses.
 const OBJECTS: u64 = 32;
 /// Chunks that fit.
-const FIT: u64 = 43;
+pub(super) const FIT: u64 = 43;
 /// Chunks that fit where there is plenty of memory.
-const PLENTY: u64 = 128;
+pub(super) const PLENTY: u64 = 128;
 
 /// A policy on a card where so many chunks fit.
 #[derive(Clone, Copy, Debug)]
@@ -35,18 +34,27 @@ struct Job {
     seed: u64,
 }
 
-/// Its result, for each turn after the first of each.
+/// What became of turns after the first of each.
 #[derive(Clone, Debug)]
-struct Outcome {
-    /// Nanoseconds of a round.
-    round_ns: Vec<f64>,
-    /// Chunks moved either way.
-    moved: Vec<f64>,
+pub(super) struct Turns {
+    /// Nanoseconds of a round, for each turn.
+    pub(super) round_ns: Vec<f64>,
+    /// What was done in each of them.
+    pub(super) effects: Vec<Effects>,
 }
 
-fn do_job(settings: &Settings, job: &Job, onlooker: &dyn Onlooker) -> Result<Outcome, LabError> {
-    let mut config = settings.profile.config(SCALE, OBJECT, job.fit * OBJECT, job.seed);
-    config.policy = job.policy;
+impl Turns {
+    fn moved(&self) -> impl Iterator<Item = f64> {
+        self.effects.iter().map(|effects| effects.moved() as f64)
+    }
+}
+
+/// So many turns of so many nanoseconds.
+pub(super) fn take(
+    config: GpuConfig,
+    (turns, turn_ns): (usize, u64),
+    onlooker: &dyn Onlooker,
+) -> Result<Turns, LabError> {
     let mut host = Host::new(config, onlooker);
     let guest_vram = vram_start() + OBJECTS * OBJECT;
     for vm in PAIR {
@@ -54,37 +62,43 @@ fn do_job(settings: &Settings, job: &Job, onlooker: &dyn Onlooker) -> Result<Out
     }
     let start = |host: &mut Host<'_>, vm| Hot::start(host, vm, (OBJECTS, OBJECT), 0..OBJECTS as usize);
     let mut resting = vec![start(&mut host, PAIR[0])?, start(&mut host, PAIR[1])?];
-    let mut outcome = Outcome {
+    let mut taken = Turns {
         round_ns: Vec::new(),
-        moved: Vec::new(),
+        effects: Vec::new(),
     };
-    let turns = settings.choose(12, 6) as usize;
     for turn in 0..turns {
         let vm = PAIR[turn % 2];
         let before = host.world.notices.len();
         let hot = resting.remove(0);
-        let (hot, rounds) = hot.work(&mut host, vm, settings.choose(1_000_000_000, 300_000_000))?;
+        let (hot, rounds) = hot.work(&mut host, vm, turn_ns)?;
         resting.push(hot);
-        let moves = host.world.notices[before..].iter();
-        let chunks = moves.map(|(_, notice)| match notice {
-            Notice::Moved {
-                chunks, direction, ..
-            } => {
-                let (Direction::Spill | Direction::Refill) = direction;
-                u64::from(*chunks)
-            }
-            _ => 0,
-        });
         if turn >= 2 {
-            outcome.moved.push(chunks.sum::<u64>() as f64);
+            let notices = host.world.notices[before..].iter();
+            taken.effects.push(Effects::of(notices.map(|(_, notice)| notice)));
             let mean = rounds.iter().sum::<u64>() as f64 / rounds.len().max(1) as f64;
-            outcome.round_ns.push(mean);
+            taken.round_ns.push(mean);
         }
     }
     for (turn, hot) in (turns..).zip(resting) {
         hot.check(&mut host, PAIR[turn % 2])?;
     }
-    Ok(outcome)
+    Ok(taken)
+}
+
+/// Settings of the core under which so many chunks of a policy's fit.
+pub(super) fn config(settings: &Settings, (policy, fit, seed): (PolicyName, u64, u64)) -> GpuConfig {
+    GpuConfig {
+        policy,
+        ..settings.profile.config(SCALE, OBJECT, fit * OBJECT, seed)
+    }
+}
+
+/// How many turns there are, and their length.
+pub(super) fn length(settings: &Settings) -> (usize, u64) {
+    (
+        settings.choose(12, 6) as usize,
+        settings.choose(1_000_000_000, 300_000_000),
+    )
 }
 
 pub(super) fn run(settings: &Settings, onlooker: &dyn Onlooker) -> Result<Report, LabError> {
@@ -95,7 +109,8 @@ pub(super) fn run(settings: &Settings, onlooker: &dyn Onlooker) -> Result<Report
     }
     let name = |job: &Job| format!("{}, {} fit, seed {}", job.policy, job.fit, job.seed);
     let outcomes = jobs::all(&jobs, onlooker, name, |job, onlooker| {
-        do_job(settings, job, onlooker)
+        let config = config(settings, (job.policy, job.fit, job.seed));
+        take(config, length(settings), onlooker)
     })?;
     let mut report = Experiment::Turns.report("no figure", PAPER, settings);
     let plenty = spread(&outcomes[0].round_ns).mean;
@@ -105,7 +120,7 @@ pub(super) fn run(settings: &Settings, onlooker: &dyn Onlooker) -> Result<Report
             .map(|(_, outcome)| outcome)
     };
     let rows = PolicyName::ALL.iter().map(|&policy| {
-        let moved: Vec<f64> = of(policy).flat_map(|outcome| outcome.moved.clone()).collect();
+        let moved: Vec<f64> = of(policy).flat_map(Turns::moved).collect();
         let speeds = of(policy).flat_map(|outcome| outcome.round_ns.clone());
         let speeds: Vec<f64> = speeds.map(|ns| 100.0 * plenty / ns).collect();
         vec![
@@ -121,12 +136,12 @@ pub(super) fn run(settings: &Settings, onlooker: &dyn Onlooker) -> Result<Report
             .to_vec(),
         rows: rows.collect(),
     });
-    let still = outcomes[0].moved.iter().all(|&moved| moved == 0.0);
+    let still = outcomes[0].moved().all(|moved| moved == 0.0);
     report.claim(still, "nothing moves while there is memory enough".to_owned());
     let series = PolicyName::ALL.iter().map(|&policy| {
-        let turns = of(policy).map(|outcome| outcome.moved.len()).max().unwrap_or(0);
+        let turns = of(policy).map(|outcome| outcome.effects.len()).max().unwrap_or(0);
         let at = |turn: usize| {
-            let moved = of(policy).filter_map(|outcome| outcome.moved.get(turn).copied());
+            let moved = of(policy).filter_map(|outcome| outcome.moved().nth(turn));
             spread(&moved.collect::<Vec<f64>>())
         };
         Series {
