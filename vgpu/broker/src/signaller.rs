@@ -27,7 +27,6 @@ impl From<InterruptKind> for Signalled {
     }
 }
 
-/// One eventfd.
 #[derive(Debug, Default)]
 struct Signal {
     event: Option<Arc<IrqEvent>>,

@@ -72,9 +72,8 @@ pub(crate) enum NotArmed {
 /// Who finds the next doorbell.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Finder {
-    /// A look.
     Look,
-    /// A look, and the VMM was told that it need not be.
+    /// A look still, though the VMM was told that it need not be.
     LookTold,
     /// The VMM, because the guest's store traps.
     Trap,

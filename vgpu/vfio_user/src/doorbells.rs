@@ -14,7 +14,7 @@ use crate::function::{RegionInfo, RegionKind};
 
 /// Type of the region: defined by the card's PCI vendor, 10DE (`VFIO_REGION_TYPE_PCI_VENDOR_TYPE`), with a number that Linux's
 /// `vfio.h` does not use.
-pub const REGION_KIND: RegionKind = RegionKind {
+const REGION_KIND: RegionKind = RegionKind {
     kind: 1 << 31 | 0x10de,
     subtype: 0x7672,
 };
@@ -26,7 +26,7 @@ pub const PLACE: u64 = 0;
 /// There are no doorbells that stores could reach.
 pub const NOWHERE: u64 = u64::MAX;
 
-/// The region.
+/// Description of the region for a [`FunctionInfo`](crate::FunctionInfo).
 pub fn region_info() -> RegionInfo {
     RegionInfo {
         kind: Some(REGION_KIND),

@@ -163,6 +163,9 @@ impl IrqChange {
         ) else {
             return Err(unknown);
         };
+        if index == IrqIndex::DeviceSpecific && vectors == 0 {
+            return Err(unknown);
+        }
         let action = match flags & (ACTION_MASK | ACTION_UNMASK | ACTION_TRIGGER) {
             ACTION_MASK => IrqAction::Mask,
             ACTION_UNMASK => IrqAction::Unmask,

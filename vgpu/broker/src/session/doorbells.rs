@@ -20,7 +20,6 @@ use crate::signaller::Signalled;
 pub(super) struct DoorbellTrap {
     /// Signalled by the client when a store has trapped.
     stored: Option<IrqEvent>,
-    /// Stores trap.
     is_armed: bool,
     /// Eventfds that the event loop may still poll.
     replaced: Vec<IrqEvent>,
