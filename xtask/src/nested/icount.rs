@@ -75,7 +75,7 @@ pub(super) fn measure(environment: &HostEnv, vramd: &Path, folder: &Path) -> Res
     figures.insert(Figure::RemoteRead, median_of(&lines, "register")?);
     let lines = run(&mut guest, "doorbell")?.console;
     figures.insert(Figure::Doorbell, median_of(&lines, "doorbell")?);
-    let lines = run_by(&mut guest, "nice -n -20 vramd run", "idle-doorbell")?.console;
+    let lines = run(&mut guest, "idle-doorbell")?.console;
     figures.insert(Figure::IdleDoorbell, median_of(&lines, "idle-doorbell")?);
     figures.insert(Figure::TrappedDoorbell, trapped_doorbell(&mut guest)?);
     let memory = memory(&mut guest, exits)?;
@@ -160,12 +160,7 @@ fn files(vramd: &Path, folder: &Path) -> Result<Vec<GuestFile>> {
 
 /// Runs a test of the bare guest.
 fn run(guest: &mut Guest, test: &str) -> Result<Run> {
-    run_by(guest, "vramd run", test)
-}
-
-/// The same by a command of its own: with priority the broker, which a doorbell wakes, does not run on the one processor before the guest goes on.
-fn run_by(guest: &mut Guest, run: &str, test: &str) -> Result<Run> {
-    let command = format!("{run} /etc/{test}.toml --json");
+    let command = format!("vramd run /etc/{test}.toml --json");
     // It is not a workload, and so not counted as a success.
     let output = guest.run(&command, PATIENCE)?;
     let line = output.lines.iter().find(|line| line.starts_with('{'));
