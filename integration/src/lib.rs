@@ -8,6 +8,7 @@
 //! * [`crowd`]: a guest with more channels than the card has numbers for
 //! * [`opener`]: a guest that opens channels while its memory moves
 //! * [`neighbour`]: a VM whose work is checked beside one that does harm, at a broker in real time
+//! * `raw_client`, `commands`: messages that no VMM would send
 //! * [`witness`]: a guest that knows what every byte of its memory has to be
 //! * [`checkers`]: the laws, checked against the card's own tables
 //! * [`watch`]: the simulated host, crate `sim_host`, with its laws; `laws`: those that are checked between any two events; `fair`: what holds of shares when memory is at rest
@@ -20,6 +21,7 @@ pub mod bench;
 pub mod canary;
 mod card;
 pub mod checkers;
+mod commands;
 pub mod contenders;
 pub mod crowd;
 mod fair;
@@ -28,8 +30,11 @@ pub mod hostile;
 pub mod keeper;
 mod laws;
 mod liar;
+#[cfg(feature = "programs")]
 pub mod neighbour;
 pub mod opener;
+#[cfg(feature = "programs")]
+mod raw_client;
 pub mod rewrite;
 pub mod rig;
 pub mod shaders;

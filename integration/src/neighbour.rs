@@ -3,8 +3,7 @@
 //! * `live`: a guest's code behind a vfio-user socket; the longest wait for one of its accesses is kept
 //! * `victim`: copies and grids whose results are checked, block by block
 //! * `grinder`: grids of one length after one another, for those who measure what a move of memory stops
-//! * [`attacks`]: what the other VM does
-//! * `raw`: messages that no VMM would send
+//! * [`attacks`]: what the other VM does, by `raw_client` too
 //!
 //! Fair speed is what two victims get beside each other. `cargo bench -p integration --bench neighbour` measures;
 //! `tests/neighbour.rs` checks that the victim's bytes are right and that it gets on, without looking at a clock.
@@ -12,7 +11,6 @@
 pub mod attacks;
 mod grinder;
 mod live;
-pub(crate) mod raw;
 mod victim;
 
 use std::path::PathBuf;

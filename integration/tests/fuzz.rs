@@ -109,7 +109,7 @@ fn vfio_user_survives_any_input() {
 #[test]
 fn every_target_has_a_program_and_a_corpus() {
     let fuzz = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../fuzz");
-    for target in fuzz::TARGETS {
+    for &target in fuzz::TARGETS {
         assert!(
             fuzz.join("fuzz_targets")
                 .join(target.name)

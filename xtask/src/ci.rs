@@ -57,7 +57,16 @@ fn format(workspace: &Workspace) -> Result<()> {
 fn clippy(workspace: &Workspace) -> Result<()> {
     let arguments = ["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"];
     succeed(&mut workspace.cargo(&arguments))?;
-    // What the fuzz targets stand on is what was checked just now: their profile is the workspace's.
+    // What all of the fuzz targets stand on is what was checked just now: their profile is the workspace's.
+    let arguments = [
+        "clippy",
+        "--workspace",
+        "--all-targets",
+        "--all-features",
+        "--",
+        "-D",
+        "warnings",
+    ];
     let target =
         std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| workspace.root().join("target"), PathBuf::from);
     for folder in workspace.folders_apart()? {

@@ -21,7 +21,10 @@ const INPUT_SECONDS: u32 = 20;
 /// Targets whose inputs drive a whole system. With a sanitizer one with grids that never end takes up to half a minute, so CI
 /// has no time for them: there the stable tests run their corpora.
 const WHOLE_SYSTEMS: [&str; 3] = ["two_clients", "sync_cost", "descriptors"];
-/// Longest time for one input of those. Seconds.
+/// Targets that drive what `vramd` stands on, which is two thirds of all that a build of the others takes. Their inputs come from operators. On CI
+/// the stable tests run their corpora and random inputs; the targets are built if one of them is asked for.
+const OF_PROGRAMS: [&str; 3] = ["descriptors", "control_request", "config_files"];
+/// Longest time for one input of those of whole systems. Seconds.
 const SYSTEM_INPUT_SECONDS: u32 = 300;
 /// Lines of a failed target that its error repeats: a sanitizer's report and the input.
 const LAST_LINES: usize = 60;
@@ -114,10 +117,38 @@ fn cargo_fuzz(workspace: &Workspace, verb: &str, sanitizer: Sanitizer) -> Comman
     command
 }
 
-/// Builds all targets, without a sanitizer if they cannot be built with one.
-fn build(workspace: &Workspace) -> Result<Sanitizer> {
+/// Which targets are built.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Built {
+    All,
+    /// Without those of [`OF_PROGRAMS`].
+    Core,
+}
+
+impl Built {
+    fn for_targets(names: &[&str]) -> Self {
+        let is_of_programs = |name: &&str| OF_PROGRAMS.contains(name);
+        if names.iter().any(is_of_programs) {
+            Self::All
+        } else {
+            Self::Core
+        }
+    }
+
+    fn options(self) -> &'static [&'static str] {
+        match self {
+            Self::All => &["--features", "programs"],
+            Self::Core => &[],
+        }
+    }
+}
+
+/// Builds targets, without a sanitizer if they cannot be built with one.
+fn build(workspace: &Workspace, built: Built) -> Result<Sanitizer> {
     for sanitizer in [Sanitizer::Address, Sanitizer::None] {
-        let status = cargo_fuzz(workspace, "build", sanitizer).status();
+        let status = cargo_fuzz(workspace, "build", sanitizer)
+            .args(built.options())
+            .status();
         if status.context("cannot start rustup")?.success() {
             return Ok(sanitizer);
         }
@@ -126,7 +157,12 @@ fn build(workspace: &Workspace) -> Result<Sanitizer> {
     bail!("the fuzz targets cannot be built")
 }
 
-fn fuzz_one(workspace: &Workspace, name: &str, sanitizer: Sanitizer, seconds: u32) -> Result<()> {
+fn fuzz_one(
+    workspace: &Workspace,
+    name: &str,
+    (sanitizer, built): (Sanitizer, Built),
+    seconds: u32,
+) -> Result<()> {
     let local = format!("corpus-local/{name}");
     fs::create_dir_all(workspace.root().join("fuzz").join(&local))
         .with_context(|| format!("cannot create {local}"))?;
@@ -135,6 +171,7 @@ fn fuzz_one(workspace: &Workspace, name: &str, sanitizer: Sanitizer, seconds: u3
         false => INPUT_SECONDS,
     };
     let output = cargo_fuzz(workspace, "run", sanitizer)
+        .args(built.options())
         .args([name, &local, &format!("corpus/{name}"), "--"])
         .arg(format!("-max_total_time={seconds}"))
         .arg(format!("-timeout={longest}"))
@@ -169,27 +206,29 @@ fn run_for(workspace: &Workspace, names: &[&str], seconds: u32) -> Result<()> {
             names.join(", ")
         ));
     }
-    let sanitizer = build(workspace)?;
+    let built = Built::for_targets(names);
+    let sanitizer = build(workspace, built)?;
     let ends = workers::each(names.to_vec(), |name| {
-        fuzz_one(workspace, name, sanitizer, seconds)
+        fuzz_one(workspace, name, (sanitizer, built), seconds)
     });
     ends.into_iter().collect()
 }
 
-/// All targets but those of whole systems, for as long as CI gives them.
+/// All targets but those of whole systems and of programs, for as long as CI gives them.
 pub(crate) fn run_in_ci(workspace: &Workspace) -> Result<()> {
-    let names: Vec<&str> = TARGETS
-        .iter()
-        .map(|target| target.name)
-        .filter(|name| !WHOLE_SYSTEMS.contains(name))
-        .collect();
-    println!("their corpora alone, in tests: {}", WHOLE_SYSTEMS.join(", "));
+    let is_left_out = |name: &&str| WHOLE_SYSTEMS.contains(name) || OF_PROGRAMS.contains(name);
+    let all = TARGETS.iter().map(|target| target.name);
+    let (left_out, names): (Vec<&str>, Vec<&str>) = all.partition(is_left_out);
+    println!(
+        "their corpora and random inputs, in tests: {}",
+        left_out.join(", ")
+    );
     run_for(workspace, &names, CI_SECONDS)
 }
 
 /// Runs what was asked for.
 pub(crate) fn run(workspace: &Workspace, arguments: &FuzzArguments) -> Result<()> {
-    let all = TARGETS.map(|target| target.name);
+    let all: Vec<&str> = TARGETS.iter().map(|target| target.name).collect();
     let Some(name) = &arguments.target else {
         return run_for(workspace, &all, arguments.seconds);
     };
@@ -239,12 +278,13 @@ mod tests {
         let workspace = Workspace::find().unwrap();
         let manifest = fs::read_to_string(workspace.root().join("fuzz/Cargo.toml")).unwrap();
         let manifest: toml::Table = toml::from_str(&manifest).unwrap();
-        let programs: Vec<_> = manifest["bin"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .map(|bin| bin["name"].as_str())
-            .collect();
-        assert_eq!(programs, TARGETS.map(|target| Some(target.name)));
+        let bins = manifest["bin"].as_array().unwrap();
+        let name = |bin: &toml::Value| bin["name"].as_str().unwrap().to_owned();
+        let programs: Vec<_> = bins.iter().map(name).collect();
+        let targets: Vec<_> = TARGETS.iter().map(|target| target.name).collect();
+        assert_eq!(programs, targets);
+        let asks = |bin: &&toml::Value| bin.get("required-features").is_some();
+        let asking: Vec<_> = bins.iter().filter(asks).map(name).collect();
+        assert_eq!(asking, OF_PROGRAMS);
     }
 }

@@ -12,7 +12,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use super::input::Input;
-use crate::neighbour::raw::{DMA_MAP, DMA_UNMAP, REGION_READ, REGION_WRITE, SET_IRQS, VERSION};
+use crate::commands::{DMA_MAP, DMA_UNMAP, REGION_READ, REGION_WRITE, SET_IRQS, VERSION};
 use card::{BoundSocket, CardConfig, GpuServer, GpuSetup, SocketAccess};
 use fermi_spec::board::Board;
 use fermi_spec::regs::{Bar0Reg, PmcReg};

@@ -21,9 +21,9 @@ use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, ftruncate, memfd_create}
 use vgpu::Request;
 
 use super::live::Bar1;
-use super::raw::RawClient;
 use super::victim::{launch_words, put_program};
 use super::{Code, Place, live};
+use crate::raw_client::RawClient;
 use crate::rig::{self, DATA, DATA_VA, DIRECTORY, RAM_VA, Rig};
 use crate::shaders::Launch;
 use sim_host::bus::SimBus;

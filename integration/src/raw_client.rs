@@ -9,13 +9,9 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use vmm_sys_util::sock_ctrl_msg::ScmSocket as _;
 
-// Commands of vfio-user by their numbers, as whoever writes messages has them: not those of the server that is tested.
-pub(crate) const VERSION: u16 = 1;
-pub(crate) const DMA_MAP: u16 = 2;
-pub(crate) const DMA_UNMAP: u16 = 3;
-pub(crate) const SET_IRQS: u16 = 8;
-pub(crate) const REGION_READ: u16 = 9;
-pub(crate) const REGION_WRITE: u16 = 10;
+use crate::commands::{DMA_MAP, REGION_READ, VERSION};
+
+// Commands of this client alone.
 pub(crate) const RESET: u16 = 13;
 const REGION_WRITE_MULTI: u16 = 15;
 const HEADER_BYTES: usize = 16;
