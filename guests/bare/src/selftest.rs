@@ -159,11 +159,7 @@ fn driver_config(ram_free: core::ops::Range<u64>) -> DriverConfig {
     }
 }
 
-fn report_error(
-    bus: &mut Machine,
-    name: &str,
-    test: impl FnOnce(&mut Machine) -> Result<(), DriverError>,
-) {
+fn report_error(bus: &mut Machine, name: &str, test: impl FnOnce(&mut Machine) -> Result<(), DriverError>) {
     if let Err(error) = test(bus) {
         line(bus, format_args!("{name}: {error}"));
     }

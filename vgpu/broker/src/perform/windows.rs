@@ -34,9 +34,13 @@ impl Performer {
         if self.entry(attachment).is_none() {
             return;
         }
-        let (vm, channels) = (attachment.vm, self.sweep.guest_rests(attachment.vm, now));
+        let channels = self.sweep.guest_rests(attachment.vm, now);
+        self.rung(attachment.vm, channels);
+    }
+
+    /// Serves doorbells that a look has found. Where it has found none, the next look may be due sooner than it was.
+    fn rung(&mut self, vm: VmId, channels: Vec<u8>) {
         match channels.is_empty() {
-            // The next look may be due sooner.
             true => self.run(),
             false => self.submit(Event::Doorbells { vm, channels }),
         }
@@ -91,12 +95,8 @@ impl Performer {
         if self.entry(attachment).is_none() {
             return;
         }
-        let (vm, channels) = (attachment.vm, self.sweep.stored(attachment.vm, now));
-        match channels.is_empty() {
-            // The look that finds it is due soon.
-            true => self.run(),
-            false => self.submit(Event::Doorbells { vm, channels }),
-        }
+        let channels = self.sweep.stored(attachment.vm, now);
+        self.rung(attachment.vm, channels);
     }
 
     /// USERD of a VM lies there from now on, or nowhere where it could be looked at.
