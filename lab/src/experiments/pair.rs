@@ -1,6 +1,6 @@
 //! Two programs, started at the same time.
 
-use vgpu::{GpuConfig, VmId};
+use vgpu::{GpuConfig, Tick, VmId};
 
 use super::PAIR;
 use super::effects::Effects;
@@ -14,6 +14,9 @@ use crate::settings::vm_config;
 pub(super) struct Pair {
     /// How long the main computation step took each of them, nanoseconds.
     pub(super) took_ns: [u64; 2],
+    /// When that step was over, from the start of both. Under pressure one may begin later, and then both have less of the GPU to share: that makes
+    /// the step shorter and this longer.
+    pub(super) ended_ns: [u64; 2],
     pub(super) effects: Effects,
 }
 
@@ -25,13 +28,12 @@ impl Pair {
 }
 
 /// When the VM's plan began and ended.
-fn main_step(host: &Host<'_>, vm: VmId) -> Option<u64> {
+fn main_step(host: &Host<'_>, vm: VmId) -> Option<(Tick, Tick)> {
     let marks = |ends: bool| {
         let mut lines = host.lines.iter().filter(|line| line.vm == vm);
         lines.find(|line| Kernel::marks(&line.text) == Some(ends))
     };
-    let (start, end) = (marks(false)?, marks(true)?);
-    Some(end.at.now.since(start.at.now))
+    Some((marks(false)?.at.now, marks(true)?.at.now))
 }
 
 /// Runs a pair to its end; both find their results right.
@@ -45,7 +47,7 @@ pub(super) fn run(
     for (vm, kernel) in PAIR.into_iter().zip(kernels) {
         host.attach(vm, vm_config(&vm.to_string(), kernel.guest_vram(), chunk_bytes))?;
     }
-    let [one, other] = kernels;
+    let (both, [one, other]) = (host.world.now, kernels);
     let tasks = [
         host.start(PAIR[0], move |bus| one.run(bus)),
         host.start(PAIR[1], move |bus| other.run(bus)),
@@ -53,15 +55,20 @@ pub(super) fn run(
     for task in tasks {
         host.join(task)?;
     }
-    let mut took_ns = [0; 2];
-    for (took, vm) in took_ns.iter_mut().zip(PAIR) {
-        *took = main_step(&host, vm).ok_or_else(|| LabError::Guest {
+    let (mut took_ns, mut ended_ns) = ([0; 2], [0; 2]);
+    for ((took, ended), vm) in took_ns.iter_mut().zip(&mut ended_ns).zip(PAIR) {
+        let (start, end) = main_step(&host, vm).ok_or_else(|| LabError::Guest {
             vm,
             what: "its kernel has told neither start nor end".to_owned(),
         })?;
+        (*took, *ended) = (end.since(start), end.since(both));
     }
     let effects = Effects::of(host.world.notices.iter().map(|(_, notice)| notice));
-    Ok(Pair { took_ns, effects })
+    Ok(Pair {
+        took_ns,
+        ended_ns,
+        effects,
+    })
 }
 
 #[cfg(test)]

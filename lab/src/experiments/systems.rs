@@ -108,7 +108,7 @@ struct Job {
     is_short: bool,
 }
 
-/// Its result: nanoseconds of each program, or of a round; and what was done for it.
+/// Its result: nanoseconds from the start of both to the end of each program, or of a round; and what was done for it.
 #[derive(Clone, Debug)]
 struct Outcome {
     times_ns: Vec<f64>,
@@ -155,7 +155,7 @@ fn do_job(
             let chunk_bytes = settings.chunk_bytes();
             let pair = pair::run(kernels, config(chunk_bytes), chunk_bytes, onlooker)?;
             Ok(Outcome {
-                times_ns: pair.took_ns.map(|ns| ns as f64).to_vec(),
+                times_ns: pair.ended_ns.map(|ns| ns as f64).to_vec(),
                 effects: vec![pair.effects],
             })
         }
@@ -289,7 +289,7 @@ impl Results {
             "waited for memory, ms",
         ];
         Table {
-            title: "all policies on all workloads, by the card's clock: geometric mean of both programs' times; bytes copied both ways; how often \
+            title: "all policies on all workloads, by the card's clock: geometric mean of the times from the start of both programs to the end of each; bytes copied both ways; how often \
                     and for how long programs were off the card for it; how long their accesses and work waited for memory"
                 .to_owned(),
             columns: columns.map(str::to_owned).to_vec(),
