@@ -108,10 +108,10 @@ struct Job {
     is_short: bool,
 }
 
-/// Its result: nanoseconds from the start of both to the end of each program, or of a round; and what was done for it.
+/// Its result: nanoseconds from the start of both programs to the end of the last, or of a round; and what was done for it.
 #[derive(Clone, Debug)]
 struct Outcome {
-    times_ns: Vec<f64>,
+    time_ns: f64,
     effects: Vec<Effects>,
 }
 
@@ -155,7 +155,7 @@ fn do_job(
             let chunk_bytes = settings.chunk_bytes();
             let pair = pair::run(kernels, config(chunk_bytes), chunk_bytes, onlooker)?;
             Ok(Outcome {
-                times_ns: pair.ended_ns.map(|ns| ns as f64).to_vec(),
+                time_ns: pair.ended_ns.into_iter().max().unwrap_or(0) as f64,
                 effects: vec![pair.effects],
             })
         }
@@ -164,14 +164,14 @@ fn do_job(
             let alone = hot_set::alone(config(OBJECT), settle_ns, onlooker)?;
             let rounds = alone.rounds_ns.len().max(1) as f64;
             Ok(Outcome {
-                times_ns: vec![alone.rounds_ns.iter().sum::<u64>() as f64 / rounds],
+                time_ns: alone.rounds_ns.iter().sum::<u64>() as f64 / rounds,
                 effects: vec![alone.effects],
             })
         }
         Work::Turns => {
             let taken = turns::take(config(OBJECT), turns::length(settings), onlooker)?;
             Ok(Outcome {
-                times_ns: vec![spread(&taken.round_ns).mean],
+                time_ns: spread(&taken.round_ns).mean,
                 effects: taken.effects,
             })
         }
@@ -229,13 +229,12 @@ impl Results {
         short.map(|(job, outcome)| (job.seed, outcome))
     }
 
-    /// Geometric mean of its programs' times, as multiples of those with plenty of memory.
+    /// Its time as a multiple of that with plenty of memory. What counts of two programs is when both are over: one that is kept waiting for memory
+    /// leaves the GPU to the other, which is over sooner than beside it, and nothing is won by that.
     fn slowdown(&self, workload: usize, outcome: &Outcome) -> f64 {
         let mut all = self.jobs.iter().zip(&self.outcomes);
         let plenty = all.find(|(job, _)| job.workload == workload && !job.is_short);
-        let plenty = plenty.into_iter().flat_map(|(_, outcome)| &outcome.times_ns);
-        let times = outcome.times_ns.iter().zip(plenty);
-        geometric_mean(&times.map(|(ns, plenty)| ns / plenty).collect::<Vec<f64>>())
+        plenty.map_or(f64::NAN, |(_, plenty)| outcome.time_ns / plenty.time_ns)
     }
 
     fn slowdowns(&self, workload: usize, policy: PolicyName) -> Vec<f64> {
@@ -289,7 +288,7 @@ impl Results {
             "waited for memory, ms",
         ];
         Table {
-            title: "all policies on all workloads, by the card's clock: geometric mean of the times from the start of both programs to the end of each; bytes copied both ways; how often \
+            title: "all policies on all workloads, by the card's clock: time from the start of both programs to the end of the last; bytes copied both ways; how often \
                     and for how long programs were off the card for it; how long their accesses and work waited for memory"
                 .to_owned(),
             columns: columns.map(str::to_owned).to_vec(),
