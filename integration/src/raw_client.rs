@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use vmm_sys_util::sock_ctrl_msg::ScmSocket as _;
 
-use crate::commands::{DMA_MAP, REGION_READ, VERSION};
+use crate::commands::{DMA_MAP, REGION_READ, REGION_WRITE, VERSION};
 
 // Commands of this client alone.
 pub(crate) const RESET: u16 = 13;
@@ -105,6 +105,16 @@ impl RawClient {
         body.extend(region.to_le_bytes());
         body.extend(bytes.to_le_bytes());
         self.send(REGION_READ, &body, &[])?;
+        Ok(())
+    }
+
+    /// Stores to a region, without waiting for the answer.
+    pub(crate) fn write(&mut self, region: u32, offset: u64, data: &[u8]) -> Result<()> {
+        let mut body = offset.to_le_bytes().to_vec();
+        body.extend(region.to_le_bytes());
+        body.extend((data.len() as u32).to_le_bytes());
+        body.extend(data);
+        self.send(REGION_WRITE, &body, &[])?;
         Ok(())
     }
 

@@ -17,12 +17,14 @@ use fermi_spec::pushbuffer::incrementing;
 use fermi_spec::regs::windows::WindowBlock;
 use fermi_spec::regs::{PbusReg, PffbReg, PmcReg, pffb};
 use guests::GuestBus as _;
+use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, ftruncate, memfd_create};
 use vgpu::Request;
 
 use super::live::Bar1;
 use super::victim::{launch_words, put_program};
 use super::{Code, Place, live};
+use crate::commands::SET_IRQS;
 use crate::raw_client::RawClient;
 use crate::rig::{self, DATA, DATA_VA, DIRECTORY, RAM_VA, Rig};
 use crate::shaders::Launch;
@@ -37,6 +39,13 @@ const UNMAPPED_VA: u64 = 1 << 36;
 pub(super) const CHANNELS: u8 = 60;
 /// BAR0 of the vGPU as a region.
 const BAR0: u32 = 0;
+/// The region and the interrupt index by which doorbells trap (`docs/vfio-user.md`), what a SET_IRQS for it says, and how often it is said at a time.
+const DEVICE_SPECIFIC_REGION: u32 = 9;
+const DEVICE_SPECIFIC_IRQ: u32 = 5;
+const IRQ_DATA_EVENTFD: u32 = 1 << 2;
+const IRQ_ACTION_UNMASK: u32 = 1 << 4;
+const IRQ_ACTION_TRIGGER: u32 = 1 << 5;
+const TRAPS: usize = 8;
 /// Loads that a client has under way, and stores in one of its batches.
 const READS: usize = 48;
 const BATCH: usize = 200;
@@ -69,7 +78,7 @@ pub struct Attack {
 }
 
 /// Each attack that the bench and the test put beside a victim.
-pub const ATTACKS: [Attack; 14] = [
+pub const ATTACKS: [Attack; 15] = [
     attack("60 channels with copies of 512 MiB", long_copies),
     attack("60 channels with formatted copies", formatted_copies),
     attack("grids without an end", endless_grids),
@@ -84,6 +93,7 @@ pub const ATTACKS: [Attack; 14] = [
     attack("127 channels that take turns", turns),
     attack("windows that change all they show", windows),
     attack("doorbells of all channels in memory", doorbells),
+    attack("eventfds of doorbells that trap", doorbell_traps),
 ];
 
 /// What is tried at a broker that looks at launches ([`Host::looking`](super::Host::looking)).
@@ -364,6 +374,29 @@ fn messages(place: &Place) -> Result<()> {
             }
             client.write_many(&stores)?;
             for _ in 0..=READS {
+                client.reply()?;
+            }
+            place.meter.count_block();
+        }
+        Ok(())
+    })
+}
+
+/// A client that says all the time that a store has trapped, by eventfds that it replaces, and says all the time that stores trap.
+fn doorbell_traps(place: &Place) -> Result<()> {
+    again(place, || {
+        let mut client = RawClient::connect(&place.socket)?;
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        while !place.is_over() {
+            for action in [IRQ_ACTION_TRIGGER, IRQ_ACTION_UNMASK].repeat(TRAPS) {
+                let event = eventfd(1 << 16, flags).context("cannot make an eventfd")?;
+                let words = [20, IRQ_DATA_EVENTFD | action, DEVICE_SPECIFIC_IRQ, 0, 1];
+                let body: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+                client.send(SET_IRQS, &body, &[event])?;
+                client.read(DEVICE_SPECIFIC_REGION, 0, 16)?;
+                client.write(DEVICE_SPECIFIC_REGION, 0, &[0; 8])?;
+            }
+            for _ in 0..6 * TRAPS {
                 client.reply()?;
             }
             place.meter.count_block();
