@@ -122,7 +122,13 @@ fn shares(audit: &Audit, free: u64, stands: impl Fn(VmId) -> bool) -> Vec<f64> {
 fn layers(vm: &VmAudit, fixed: u64) -> [f64; 3] {
     let whole = |bytes: u64| bytes.div_ceil(vm.chunk_bytes) * vm.chunk_bytes;
     let min = whole(vm.quota.min);
-    let wanted = (vm.active + vm.wanted).max(min.min(vm.resident));
+    // Of a VM that rests what is protected counts, and no more.
+    let used = vm.active + vm.wanted;
+    let used = match vm.lends {
+        true => used.min(whole(vm.quota.low.max(vm.quota.min))),
+        false => used,
+    };
+    let wanted = used.max(min.min(vm.resident));
     let min = min.min(wanted).max(fixed);
     let most = wanted.min(vm.quota.high).min(vm.quota.max).max(min);
     let low = whole(vm.quota.low).clamp(min, most);
@@ -169,6 +175,7 @@ mod tests {
             wanted,
             smallest_wanted: if wanted > 0 { CHUNK } else { 0 },
             chunk_bytes: CHUNK,
+            lends: false,
             quota,
             hold: Hold::default(),
             wants_intx: false,

@@ -76,7 +76,10 @@ fn state_that_is_cut_off_is_refused_wherever_it_ends() {
 #[test]
 fn state_of_another_version_is_refused_whatever_it_holds() {
     let error = load(r#"{"vramd_state":99,"cards":[]}"#);
-    assert_eq!(error.to_string(), "it has format 99, this program reads format 9");
+    assert_eq!(
+        error.to_string(),
+        "it has format 99, this program reads format 10"
+    );
 }
 
 #[test]

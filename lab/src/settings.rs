@@ -60,7 +60,13 @@ impl Profile {
             Self::Released => 1_000_000_000,
             Self::Default => default.refill_period_ns,
         };
+        // The paper's shares go by what VMs hold, whether they work or not.
+        let lends_after_ns = match self {
+            Self::Paper | Self::Released => 0,
+            Self::Default => default.lends_after_ns,
+        };
         GpuConfig {
+            lends_after_ns,
             frames_arrive_zeroed: true,
             host_ram: 4 << 30,
             guest_bytes_max: Some(usable),

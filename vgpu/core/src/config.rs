@@ -155,6 +155,10 @@ pub struct GpuConfig {
     pub demand_budget_ns: u64,
     /// Period of the refill pass, nanoseconds.
     pub refill_period_ns: u64,
+    /// A VM lends its memory to those that work when its guest has not used the GPU for so long, and for eight times as long as a
+    /// copy of it would take, nanoseconds. 0: never.
+    #[serde(default)]
+    pub lends_after_ns: u64,
     /// Most bytes moved in one suspension.
     pub batch_bytes: u64,
     /// Most time that the copy of one suspension is to take, nanoseconds, as far as it can be told before. One chunk moves
@@ -196,6 +200,7 @@ impl Default for GpuConfig {
             suspend_budget_ns: 20_000_000,
             demand_budget_ns: 150_000_000,
             refill_period_ns: 50_000_000,
+            lends_after_ns: 30 * SECOND,
             batch_bytes: 8 << 20,
             copy_budget_ns: copy_budget_ns(),
             watchdog_ns: 2_000_000_000,
@@ -240,7 +245,7 @@ pub struct Setting {
 
 impl Setting {
     /// All that there are. A row here is all that a configuration needs to know of a setting.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::time(
             "suspend_budget",
             |config| &mut config.suspend_budget_ns,
@@ -260,6 +265,11 @@ impl Setting {
             "refill_period",
             |config| &mut config.refill_period_ns,
             [MS, 60 * SECOND],
+        ),
+        Self::time(
+            "lends_after",
+            |config| &mut config.lends_after_ns,
+            [0, 3600 * SECOND],
         ),
         Self::time("watchdog", |config| &mut config.watchdog_ns, [0, 60 * SECOND]),
         Self {
@@ -506,6 +516,7 @@ impl Inspect for GpuConfig {
         tree.nanoseconds("copy_budget", self.copy_budget_ns);
         tree.nanoseconds("demand_budget", self.demand_budget_ns);
         tree.nanoseconds("refill_period", self.refill_period_ns);
+        tree.nanoseconds("lends_after", self.lends_after_ns);
         tree.bytes("batch", self.batch_bytes);
         tree.number("watchdog_ns", self.watchdog_ns);
         tree.number("migrate_after", self.migrate_after);

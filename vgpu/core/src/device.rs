@@ -47,7 +47,7 @@ pub(crate) mod units;
 pub(crate) mod window_layout;
 pub(crate) mod work;
 
-pub(crate) use channel::{Channel, Doorbells, Parked};
+pub(crate) use channel::{Activity, Channel, Parked};
 use contexts::{Buffers, Contexts, Decoy, Kept};
 pub(crate) use leave::{Leave, LeaveStage};
 use pci::ConfigSpace;
@@ -314,7 +314,7 @@ pub(crate) struct Vgpu {
     pub(crate) drains: Drains,
     /// When its tables were last read and what its channels reach was counted.
     pub(crate) synced_at: Option<Tick>,
-    pub(crate) doorbells: Doorbells,
+    pub(crate) activity: Activity,
     /// The work of its channels, if the policy goes by it.
     #[serde(default)]
     pub(crate) work: VmWork,
@@ -372,7 +372,7 @@ impl Vgpu {
             last_pause: None,
             drains: Drains::default(),
             synced_at: None,
-            doorbells: Doorbells::default(),
+            activity: Activity::default(),
             work: VmWork::default(),
             asked_from: 0,
             held_back: BTreeSet::new(),
@@ -582,11 +582,8 @@ impl Inspect for Vgpu {
             Some(blocked) => tree.part("head", blocked),
             None => tree.name("head", "not blocked"),
         }
-        tree.count("doorbells", self.doorbells.count as usize);
+        tree.part("activity", &self.activity);
         tree.part("work", &self.work);
-        if let Some(at) = self.doorbells.last_at {
-            tree.age("rang", at);
-        }
         tree.count("pages_stored_to", self.stores.page_count());
         tree.due_in("passed_over_for", self.passed_over_until);
         if let Some(at) = self.synced_at {

@@ -456,6 +456,8 @@ pub struct VmAudit {
     pub smallest_wanted: u64,
     /// The largest chunk.
     pub chunk_bytes: u64,
+    /// Its guest rests, and what it uses is others' as far as nothing protects it.
+    pub lends: bool,
     /// Quota of the VM.
     pub quota: crate::config::Quota,
     /// What an operator holds back from it.

@@ -3,6 +3,7 @@
 use fermi_spec::addr::{GuestVramAddr, VramAddr};
 use fermi_spec::engine::Engine;
 use fermi_spec::instance::Timeslice;
+use planted::Fault;
 use serde::{Deserialize, Serialize};
 use shadow_pt::TableAt;
 
@@ -43,6 +44,9 @@ pub(crate) struct Channel {
     /// It was rung since the card last said that it has no work.
     #[serde(default)]
     pub(crate) has_work: bool,
+    /// The card last said that its work waits for a semaphore.
+    #[serde(default)]
+    pub(crate) waits: bool,
     /// The engine that it was seen to use last.
     #[serde(default)]
     pub(crate) engine: Option<Engine>,
@@ -86,13 +90,29 @@ pub(crate) struct Parked {
     pub(crate) wants_since: Option<Tick>,
 }
 
-/// The doorbells of all a VM's channels. A guest that waits for its work before it submits more rings as often as work ends.
+/// What is known of when a guest uses its GPU.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub(crate) struct Doorbells {
-    /// Those that brought work, since the VM was attached.
-    pub(crate) count: u64,
+pub(crate) struct Activity {
+    /// Doorbells of all its channels that brought work, since the VM was attached. A guest that waits for its work before it submits more
+    /// rings as often as work ends.
+    pub(crate) doorbells: u64,
     /// When the last one came.
-    pub(crate) last_at: Option<Tick>,
+    pub(crate) rang_at: Option<Tick>,
+    /// When it last used the GPU, as far as is known: rang, took memory, or had work on the card.
+    pub(crate) used_at: Tick,
+    /// It has rested for so long that what it uses is others' as far as nothing protects it.
+    pub(crate) lends: bool,
+}
+
+impl Inspect for Activity {
+    fn inspect(&self, tree: &mut Tree<'_>) {
+        tree.count("doorbells", self.doorbells as usize);
+        if let Some(at) = self.rang_at {
+            tree.age("rang", at);
+        }
+        tree.age("used", self.used_at);
+        tree.flag("lends", self.lends);
+    }
 }
 
 impl Channel {
@@ -118,6 +138,7 @@ impl Channel {
             gp_put: None,
             given: None,
             has_work: false,
+            waits: false,
             engine: None,
             has_contexts: false,
             context: None,
@@ -131,6 +152,17 @@ impl Channel {
     /// Nothing of the broker's keeps it from the runlist.
     pub(crate) fn may_run(&self) -> bool {
         !self.suspended && !self.killed && !self.stands && !self.parking && !self.lacks_image()
+    }
+
+    /// It may be at work as soon as the broker and other VMs let it; a semaphore that it waits for is the guest's to release.
+    pub(crate) fn is_at_work(&self) -> bool {
+        let has_more = self.has_work && !self.waits || self.given.is_some();
+        has_more
+            && !planted::is(Fault::WorkTakenForRest)
+            && self.in_table
+            && self.runnable
+            && !self.killed
+            && !self.stands
     }
 
     /// GP_PUT that the card may have.

@@ -3,34 +3,83 @@
 //! A doorbell says that its channel has work now. Work may last, so before each pass the card is asked after channels that
 //! have not rung for a period: CHANNEL_STATE says whether something is in the ring or on the engine, and whether it waits for
 //! a semaphore, which is no use of memory. Some channels of each VM are asked at a time, in turn, and the VM pays for it.
+//!
+//! A VM none of whose channels has work rests, and lends its memory after a while ([`Running::note_lenders`], decision 0037).
 
 use fermi_spec::bar::Bar;
 use fermi_spec::regs::PfifoReg;
 use fermi_spec::regs::pfifo::ChannelState;
 
 use super::Cx;
+use super::forecast::Forecast;
 use super::running::Running;
-use crate::device::Vgpu;
+use crate::device::{Channel, Vgpu};
 use crate::event::{Action, Tick, Token, VmId};
 use crate::host::PhysChannel;
 use crate::share::CHANNEL_ASKED;
 
 /// Most channels of one VM that are asked about before a pass.
 const ASKED_MAX: usize = 8;
+/// A VM lends when it has rested for so many times as long as a copy of what it uses takes. Memory that goes to another VM and comes back is four
+/// copies, so even if the rest ends at once they take half as long as it lasted: who waits until it has paid for what is to come does at
+/// most so much worse than who knew.
+const REST_FACTOR: u64 = 8;
 
 impl Vgpu {
-    /// A channel of the space got work.
-    pub(super) fn note_doorbell(&mut self, v: u8, now: Tick) {
-        self.doorbells.count += 1;
-        self.doorbells.last_at = Some(now);
+    /// A channel of the space got work. `true`: the VM had lent its memory.
+    #[must_use]
+    pub(super) fn note_doorbell(&mut self, v: u8, now: Tick) -> bool {
+        self.activity.doorbells += 1;
+        self.activity.rang_at = Some(now);
         if let Some(channel) = self.channels.get_mut(&v) {
-            (channel.has_work, channel.is_blank) = (true, false);
+            (channel.has_work, channel.waits, channel.is_blank) = (true, false, false);
         }
         if let Some(channel) = self.channels.get(&v)
             && let Some(space) = self.spaces.get_mut(&channel.space)
         {
             space.worked_at = Some(now);
         }
+        self.uses_gpu(now)
+    }
+
+    /// Takes note of what the card says of a channel, and whether it is on an engine.
+    pub(super) fn note_state(
+        &mut self,
+        v: u8,
+        state: ChannelState,
+        is_on_engine: bool,
+        now: Tick,
+    ) -> Option<&mut Channel> {
+        let channel = self.channels.get_mut(&v)?;
+        let was_at_work = channel.is_at_work();
+        channel.has_work = state.pending() || is_on_engine;
+        channel.waits = channel.has_work && state.acquire_pending() && !is_on_engine;
+        // It was until now, as far as is known.
+        if was_at_work || channel.is_at_work() {
+            self.activity.used_at = now;
+        }
+        Some(channel)
+    }
+
+    /// Its guest uses the GPU, or is about to. `true`: the VM had lent its memory, which comes back with the next pass.
+    pub(super) fn uses_gpu(&mut self, now: Tick) -> bool {
+        self.activity.used_at = now;
+        std::mem::take(&mut self.activity.lends)
+    }
+
+    /// Whether something of its guest is on the card, or on its way there.
+    fn is_at_work(&self) -> bool {
+        let waits_for_number = self.parked.values().any(|parked| parked.wants_since.is_some());
+        waits_for_number || self.channels.values().any(Channel::is_at_work)
+    }
+
+    /// Whether its guest has rested for as long as `lends_after_ns`, and as what it lends would take to be copied out and back.
+    fn has_rested(&self, lends_after_ns: u64, forecast: Forecast, now: Tick) -> bool {
+        let sums = self.chunks.sums();
+        let pays_ns = forecast
+            .copy_ns(sums.active + sums.wanted)
+            .saturating_mul(REST_FACTOR);
+        now.since(self.activity.used_at) >= lends_after_ns.max(pays_ns)
     }
 
     /// Channels that may have work of which nothing was heard since `before`: some, in turn.
@@ -43,7 +92,7 @@ impl Vgpu {
         let is_held = self.hold.is_suspended;
         let asked = self.channels.iter().filter(|(_, channel)| {
             let may_run = channel.in_table && channel.runnable && !channel.suspended && !channel.killed;
-            may_run && !channel.stands && !is_held && channel.gp_put.is_some() && is_silent(&channel.space)
+            may_run && !channel.stands && !is_held && channel.has_work && is_silent(&channel.space)
         });
         let all: Vec<_> = asked.map(|(&v, channel)| (v, channel.physical)).collect();
         let from = all.partition_point(|(v, _)| *v < self.asked_from);
@@ -60,7 +109,9 @@ impl Running {
             return;
         }
         let before = Tick(cx.now.0.saturating_sub(self.config.refill_period_ns));
-        for vgpu in self.vms.values_mut().filter(|vgpu| vgpu.chunks.spilled() > 0) {
+        // One that rests may lend to another.
+        let is_short = self.vms.values().any(|vgpu| vgpu.chunks.spilled() > 0);
+        for vgpu in self.vms.values_mut().filter(|_| is_short) {
             let silent = vgpu.silent(before);
             vgpu.share.charge(silent.len() as u64 * CHANNEL_ASKED);
             for (v, physical) in silent {
@@ -82,21 +133,33 @@ impl Running {
             return false;
         };
         let state = ChannelState::from_bits(u32::from_le_bytes(data.try_into().unwrap_or_default()));
-        if state.pending() && !state.acquire_pending() {
-            self.note_work(vm, v, physical, now);
+        // The guest may have bound another one in its place meanwhile.
+        if self.bound_as(physical.0) == Some((vm, v)) {
+            self.note_answer(vm, v, state, now);
         }
         true
     }
 
-    fn note_work(&mut self, vm: VmId, v: u8, physical: PhysChannel, now: Tick) {
+    fn note_answer(&mut self, vm: VmId, v: u8, state: ChannelState, now: Tick) {
+        let is_at_work = state.pending() && !state.acquire_pending();
         let Some(vgpu) = self.vms.get_mut(&vm) else { return };
-        // The guest may have bound another one in its place meanwhile.
-        let channel = vgpu
-            .channels
-            .get(&v)
-            .filter(|channel| channel.physical == physical);
-        if let Some(space) = channel.and_then(|channel| vgpu.spaces.get_mut(&channel.space)) {
+        // A semaphore was released, perhaps.
+        self.pass_wanted |= is_at_work && vgpu.activity.lends;
+        let channel = vgpu.note_state(v, state, false, now);
+        let space = channel.map(|channel| channel.space);
+        if let Some(space) = space.filter(|_| is_at_work)
+            && let Some(space) = vgpu.spaces.get_mut(&space)
+        {
             space.worked_at = Some(now);
+        }
+    }
+
+    /// Notes before a pass which VMs lend. Who lends does so until its guest uses the GPU.
+    pub(super) fn note_lenders(&mut self, now: Tick) {
+        let after = self.config.lends_after_ns;
+        for vgpu in self.vms.values_mut().filter(|_| after > 0) {
+            vgpu.activity.lends =
+                !vgpu.is_at_work() && (vgpu.activity.lends || vgpu.has_rested(after, self.forecast, now));
         }
     }
 }

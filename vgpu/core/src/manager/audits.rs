@@ -130,6 +130,7 @@ impl Running {
             wanted: view.wanted,
             smallest_wanted: view.smallest_wanted,
             chunk_bytes: view.chunk_bytes,
+            lends: vgpu.activity.lends,
             quota: vgpu.config.quota,
             hold: vgpu.hold,
             wants_intx: vgpu.units.wants_intx(),

@@ -110,6 +110,7 @@ impl Running {
         if let Some(vgpu) = self.vms.get_mut(&vm) {
             vgpu.chunks.set_place(chunk, place);
             vgpu.chunks.note_backed(chunk, cx.now);
+            self.pass_wanted |= vgpu.uses_gpu(cx.now);
             if !resident {
                 let images = vgpu.chunks.data_places(chunk).collect();
                 cx.actions.push(Action::Reserve { vm, images });

@@ -231,7 +231,7 @@ impl Running {
 
     fn note_work_at_bind(&mut self, vm: VmId, channel: u8, now: Tick) {
         let Some(vgpu) = self.vms.get_mut(&vm) else { return };
-        vgpu.note_doorbell(channel, now);
+        self.pass_wanted |= vgpu.note_doorbell(channel, now);
         self.expect_progress(vm, channel, now);
         self.work_came(vm, channel, now);
     }

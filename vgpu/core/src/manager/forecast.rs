@@ -142,7 +142,7 @@ impl Forecast {
     }
 
     /// What copying will take.
-    fn copy_ns(&self, bytes: u64) -> u64 {
+    pub(super) fn copy_ns(&self, bytes: u64) -> u64 {
         let per_mib = self.copy_ns_per_mib.or(COPY_NS_PER_MIB);
         let ns = u128::from(per_mib) * u128::from(bytes) / u128::from(MIB);
         u64::try_from(ns).unwrap_or(u64::MAX)

@@ -276,7 +276,7 @@ impl Running {
         let passed = passed.min(STANDS_FOR_MAX_NS);
         let (on, states) = (std::mem::take(&mut time.on), std::mem::take(&mut time.states));
         for (channel, state) in &states {
-            self.note_state(*channel, *state, &on);
+            self.note_engine(*channel, *state, &on, now);
         }
         let mut has_changed = false;
         for (at, engine) in DRIVEN.into_iter().enumerate() {
@@ -299,18 +299,24 @@ impl Running {
     }
 
     /// What the card says of a channel is kept: whether it has work, and for which engine.
-    fn note_state(&mut self, physical: PhysChannel, state: ChannelState, on: &[Option<PhysChannel>]) {
+    fn note_engine(
+        &mut self,
+        physical: PhysChannel,
+        state: ChannelState,
+        on: &[Option<PhysChannel>],
+        now: Tick,
+    ) {
         let Some((vm, v)) = self.bound_as(physical.0) else {
             return;
         };
-        let channel = self.vms.get_mut(&vm).and_then(|vgpu| vgpu.channels.get_mut(&v));
-        let Some(channel) = channel else { return };
         let at_work = on.iter().position(|of| *of == Some(physical));
+        let vgpu = self.vms.get_mut(&vm);
+        let channel = vgpu.and_then(|vgpu| vgpu.note_state(v, state, at_work.is_some(), now));
+        let Some(channel) = channel else { return };
         let named = DRIVEN.iter().position(|engine| engine.number() == state.engine());
         if let Some(at) = at_work.or(named) {
             channel.engine = Some(DRIVEN[at]);
         }
-        channel.has_work = state.pending() || at_work.is_some();
     }
 
     /// VMs that are on the engine or wait for it, with their weights.

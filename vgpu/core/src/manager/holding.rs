@@ -228,6 +228,8 @@ impl Running {
         let Some(before) = channel.given else { return };
         let now = work.is_behind().then(|| work.given_put());
         channel.given = now;
+        // While it was held the card may have said that there is none.
+        (channel.has_work, channel.waits) = (true, false);
         if now == Some(before) || vgpu.hold.is_suspended || !channel.may_run() {
             return;
         }

@@ -216,8 +216,9 @@ impl<'a> Limits<'a> {
             exchange_chunks_max: self.exchange_chunks_max(vgpu),
             refill_bytes_max: self.refill_bytes_max(vgpu),
             synced_at: vgpu.synced_at,
-            doorbells: vgpu.doorbells.count,
-            rang_at: vgpu.doorbells.last_at,
+            doorbells: vgpu.activity.doorbells,
+            rang_at: vgpu.activity.rang_at,
+            lends: vgpu.activity.lends,
             work: work_view(vgpu),
             last_use: LastUse::of(&vgpu.spaces),
             ..VmView::of(vgpu.id, &vgpu.chunks, vgpu.config.chunk_bytes, vgpu.quota())

@@ -188,7 +188,7 @@ impl Running {
                     .card
                     .store_userd(bound, (is_held, held_at), userd::GP_PUT, &word, cx.actions)
                 {
-                    vgpu.note_doorbell(v, cx.now);
+                    self.pass_wanted |= vgpu.note_doorbell(v, cx.now);
                 }
                 self.expect_progress(vm, v, cx.now);
                 self.work_came(vm, v, cx.now);
@@ -196,7 +196,7 @@ impl Running {
             // Whoever binds a channel reads what was stored before.
             None if vgpu.parked.contains_key(&v) => {
                 remember_userd(vgpu, v, userd::GP_PUT, &word);
-                vgpu.note_parked_store(v, cx.now);
+                self.pass_wanted |= vgpu.note_parked_store(v, cx.now);
             }
             None => {}
         }

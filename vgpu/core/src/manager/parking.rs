@@ -100,21 +100,22 @@ impl Vgpu {
         self.parked.insert(v, parked);
     }
 
-    /// Notes a store to USERD of a parked channel, which is among the words that are kept.
-    pub(super) fn note_parked_store(&mut self, v: u8, now: Tick) {
+    /// Notes a store to USERD of a parked channel, which is among the words that are kept. `true`: it brings work to a VM that has lent its memory.
+    #[must_use]
+    pub(super) fn note_parked_store(&mut self, v: u8, now: Tick) -> bool {
         let put = self.userd.get(&(v, userd::GP_PUT as u16)).copied();
-        if let Some(parked) = self.parked.get_mut(&v)
-            && put.is_some()
-            && parked.gp_put != put
-        {
-            parked.gp_put = put;
-            parked.wants_since.get_or_insert(now);
-            self.doorbells.count += 1;
-            self.doorbells.last_at = Some(now);
-            if let Some(space) = self.spaces.get_mut(&parked.space) {
-                space.worked_at = Some(now);
-            }
+        let parked = self.parked.get_mut(&v);
+        let Some(parked) = parked.filter(|parked| put.is_some() && parked.gp_put != put) else {
+            return false;
+        };
+        parked.gp_put = put;
+        parked.wants_since.get_or_insert(now);
+        self.activity.doorbells += 1;
+        self.activity.rang_at = Some(now);
+        if let Some(space) = self.spaces.get_mut(&parked.space) {
+            space.worked_at = Some(now);
         }
+        self.uses_gpu(now)
     }
 }
 
@@ -363,9 +364,8 @@ impl Running {
             let state = ChannelState::from_bits(u32::from_le_bytes(data.try_into().unwrap_or_default()));
             if let Some((_, v)) = self.bound_as(physical.0).filter(|(of, _)| *of == vm)
                 && let Some(vgpu) = self.vms.get_mut(&vm)
-                && let Some(channel) = vgpu.channels.get_mut(&v)
+                && let Some(channel) = vgpu.note_state(v, state, false, cx.now)
             {
-                channel.has_work = state.pending();
                 channel.engine = Engine::from_number(state.engine()).or(channel.engine);
                 channel.is_blank =
                     !channel.has_work && state.engine() == ENGINE_NONE && channel.engine.is_none();

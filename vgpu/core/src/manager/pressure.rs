@@ -58,6 +58,7 @@ impl Running {
             };
             self.pass_at = cx.now.after(self.config.refill_period_ns);
             self.ask_activity(cx);
+            self.note_lenders(cx.now);
             let proposal = self.ask(occasion, cx.now);
             self.note_intent(&proposal);
             changed |= self.carry_out(occasion, proposal, cx);

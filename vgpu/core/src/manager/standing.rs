@@ -41,6 +41,8 @@ pub struct VmStanding {
     pub idle: u64,
     /// In host RAM and reached by channels.
     pub wanted: u64,
+    /// Its guest rests, and what it uses is others' as far as nothing protects it.
+    pub lends: bool,
     /// Its sums since it was attached.
     pub account: Account,
 }
@@ -81,6 +83,7 @@ impl Manager {
                 active: view.active,
                 idle: view.idle,
                 wanted: view.wanted,
+                lends: vgpu.activity.lends,
                 account: self.accounts.get(vm).cloned().unwrap_or_default(),
             }
         };

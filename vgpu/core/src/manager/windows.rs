@@ -243,12 +243,12 @@ impl Running {
                 let held = (is_held, held_at);
                 has_work = self.card.store_userd(bound, held, at, &from, cx.actions);
                 if has_work {
-                    vgpu.note_doorbell(channel, cx.now);
+                    self.pass_wanted |= vgpu.note_doorbell(channel, cx.now);
                 }
             }
             None => {
                 remember_userd(vgpu, channel, at, &from);
-                vgpu.note_parked_store(channel, cx.now);
+                self.pass_wanted |= vgpu.note_parked_store(channel, cx.now);
             }
         }
         // A client may map USERD and send messages about it too.

@@ -12,6 +12,9 @@
 //! 2. Then free and idle frames go to whoever has a chunk that fits, furthest below its share first. That takes from
 //!    nobody, so it undoes nothing.
 //!
+//! A VM that rests lends what neither its `min` nor its `low` protects: it counts as if it wanted no more (decision 0037). That changes its share
+//! and nothing else; it keeps what nobody who works wants.
+//!
 //! Each move stops a VM, so a decision takes and brings as many chunks as the same rules would one after the other, as far as
 //! one move may carry them.
 //!
@@ -234,6 +237,13 @@ fn party(vm: &VmView<'_>) -> Party {
         true => 1,
         false => quota.weight,
     };
+    let used = vm.active + vm.wanted;
+    // Who rests lends what nothing protects.
+    let used = match vm.lends {
+        true if planted::is(Fault::LowLent) => used.min(min),
+        true => used.min(min.max(whole(quota.low))),
+        false => used,
+    };
     Party {
         weight,
         fixed: if vm.may_move { 0 } else { vm.resident },
@@ -241,7 +251,7 @@ fn party(vm: &VmView<'_>) -> Party {
         low: whole(quota.low),
         cap: quota.high.min(quota.max),
         // `min` keeps idle memory too.
-        wanted: (vm.active + vm.asked + vm.wanted).max(min.min(vm.resident)),
+        wanted: (used + vm.asked).max(min.min(vm.resident)),
     }
 }
 

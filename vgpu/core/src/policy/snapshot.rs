@@ -101,6 +101,8 @@ pub struct VmView<'a> {
     pub doorbells: u64,
     /// When the last of them came.
     pub rang_at: Option<Tick>,
+    /// Its guest has not used the GPU for so long that it lends what nothing protects.
+    pub lends: bool,
     /// Work that waits for its memory, if a policy goes by it.
     pub work: Option<WorkView<'a>>,
     pub(crate) chunks: &'a Chunks,
@@ -194,6 +196,7 @@ impl<'a> VmView<'a> {
             synced_at: None,
             doorbells: 0,
             rang_at: None,
+            lends: false,
             work: None,
             chunks,
             last_use: LastUse::default(),

@@ -1,11 +1,13 @@
-//! What is known of when a VM's address spaces had work.
+//! What is known of when a VM's address spaces had work, and what comes of it.
 
 use fermi_spec::regs::{Bar0Reg, PfifoReg, pfifo::ChannelState};
 
-use super::scene::{MS, Scene};
-use crate::event::{Action, Tick, VmId};
+use super::scene::{MIB, MS, Scene};
+use crate::config::{GpuConfig, Quota};
+use crate::event::{Action, Event, Tick, VmId};
 
 const A: VmId = VmId(0);
+const B: VmId = VmId(1);
 
 /// When the space of the first VM had work, as milliseconds ago.
 fn had_work_before(scene: &mut Scene) -> Option<u64> {
@@ -26,8 +28,8 @@ fn rung() -> Scene {
     scene
 }
 
-fn says(scene: &mut Scene, state: ChannelState) {
-    let channel = scene.running().vms[&A].channels[&0].physical;
+fn says(scene: &mut Scene, vm: VmId, state: ChannelState) {
+    let channel = scene.running().vms[&vm].channels[&0].physical;
     let reg = Bar0Reg::from(PfifoReg::ChannelState(channel.0.into()));
     scene.registers.insert(reg, state.into_bits());
 }
@@ -36,12 +38,13 @@ fn says(scene: &mut Scene, state: ChannelState) {
 fn space_is_in_use_while_its_channel_has_work_and_waits_for_nobody() {
     let mut scene = rung();
     let busy = ChannelState::new().with_pending(true).with_runnable(true);
-    for (state, is_busy) in [
-        (ChannelState::new().with_runnable(true), false),
-        (busy, true),
-        (busy.with_acquire_pending(true), false),
+    for (put, state, is_busy) in [
+        (2, ChannelState::new().with_runnable(true), false),
+        (3, busy, true),
+        (4, busy.with_acquire_pending(true), false),
     ] {
-        says(&mut scene, state);
+        says(&mut scene, A, state);
+        scene.doorbell(A, put);
         scene.pass(300 * MS);
         let before = had_work_before(&mut scene).expect("it rang");
         assert_eq!(before <= 100, is_busy, "{before} ms ago by {state:?}");
@@ -53,10 +56,10 @@ fn only_a_doorbell_that_brings_work_counts() {
     let mut scene = rung();
     scene.pass(40 * MS);
     scene.doorbell(A, 1);
-    assert_eq!(scene.running().vms[&A].doorbells.count, 1);
+    assert_eq!(scene.running().vms[&A].activity.doorbells, 1);
     assert_eq!(had_work_before(&mut scene), Some(40));
     scene.doorbell(A, 2);
-    assert_eq!(scene.running().vms[&A].doorbells.count, 2);
+    assert_eq!(scene.running().vms[&A].activity.doorbells, 2);
     assert_eq!(had_work_before(&mut scene), Some(0));
 }
 
@@ -75,4 +78,140 @@ fn nothing_is_asked_while_nothing_is_spilled() {
     scene.take();
     scene.pass(500 * MS);
     assert!(!scene.take().iter().any(asks));
+}
+
+/// Two VMs each of which uses as much as the card has, in chunks that are half in host RAM, and rang just now.
+struct Two {
+    scene: Scene,
+    put: u32,
+}
+
+impl Two {
+    fn with(lends_after_ns: u64) -> Self {
+        let mut scene = Scene::with(GpuConfig {
+            frames_arrive_zeroed: true,
+            lends_after_ns,
+            ..GpuConfig::default()
+        });
+        for vm in [A, B] {
+            scene.attach(vm, 64);
+            scene.bind(vm, 54);
+            scene.run_channel(vm);
+        }
+        let mut two = Self { scene, put: 1 };
+        two.work([A, B], 1_000);
+        assert!(two.is_even(), "{:?} MiB", two.resident());
+        two
+    }
+
+    /// Each has half, but for a chunk.
+    fn is_even(&self) -> bool {
+        let [a, b] = self.resident();
+        a.abs_diff(b) <= 2 && a > 20
+    }
+
+    /// These ring each 10 ms, for so many milliseconds.
+    fn work(&mut self, vms: impl IntoIterator<Item = VmId> + Clone, ms: u64) {
+        for _ in 0..ms / 10 {
+            self.ring(vms.clone());
+            self.scene.pass(10 * MS);
+        }
+    }
+
+    fn ring(&mut self, vms: impl IntoIterator<Item = VmId>) {
+        self.put += 1;
+        for vm in vms {
+            self.scene.doorbell(vm, self.put);
+        }
+    }
+
+    /// MiB in VRAM.
+    fn resident(&self) -> [u64; 2] {
+        [A, B].map(|vm| self.scene.resident(vm) / MIB)
+    }
+}
+
+#[test]
+fn who_rests_lends_and_has_it_back_with_its_first_doorbell() {
+    let mut two = Two::with(100 * MS);
+    let [a, b] = two.resident();
+    two.work([A], 90);
+    assert_eq!(two.resident(), [a, b], "nobody has rested for long enough");
+    two.work([A], 400);
+    let [more, rest] = two.resident();
+    assert!(more > a + 20 && rest == 0, "{more} and {rest} MiB");
+    two.ring([B]);
+    assert!(
+        two.scene.is_moving() || two.resident()[1] > 0,
+        "the pass comes at once"
+    );
+    two.work([A, B], 200);
+    assert!(two.is_even(), "{:?} MiB", two.resident());
+}
+
+#[test]
+fn low_and_min_are_not_lent() {
+    for quota in [
+        Quota {
+            low: 9 * MIB,
+            ..Quota::default()
+        },
+        Quota {
+            min: 9 * MIB,
+            ..Quota::default()
+        },
+    ] {
+        let mut two = Two::with(100 * MS);
+        two.scene.apply(Event::SetQuota { vm: B, quota });
+        two.work([A], 1_000);
+        assert_eq!(two.resident()[1], 10, "whole chunks that hold 9 MiB, {quota:?}");
+    }
+}
+
+#[test]
+fn rest_that_has_not_paid_for_the_copies_lends_nothing() {
+    let mut two = Two::with(MS);
+    let [a, b] = two.resident();
+    // What a copy of 54 MiB takes here, eight times.
+    let forecast = two.scene.running().forecast;
+    let pays_ms = 8 * forecast.copy_ns(54 * MIB) / MS;
+    assert!(pays_ms > 30, "{pays_ms} ms");
+    two.work([A], pays_ms - 20);
+    assert_eq!(two.resident(), [a, b]);
+    two.work([A], 400);
+    assert_eq!(two.resident()[1], 0);
+}
+
+#[test]
+fn grid_without_end_is_no_rest_and_a_wait_for_a_semaphore_is_one() {
+    let busy = ChannelState::new().with_pending(true).with_runnable(true);
+    for (state, lends) in [(busy, false), (busy.with_acquire_pending(true), true)] {
+        let mut two = Two::with(100 * MS);
+        let [a, b] = two.resident();
+        says(&mut two.scene, B, state);
+        two.ring([B]);
+        two.work([A], 1_000);
+        assert_eq!(two.resident() != [a, b], lends, "{state:?}");
+        // Whoever releases the semaphore rings no doorbell.
+        says(&mut two.scene, B, busy);
+        two.work([A], 400);
+        assert!(two.is_even(), "{:?} MiB, {state:?}", two.resident());
+    }
+}
+
+#[test]
+fn nobody_lends_where_that_is_switched_off() {
+    let mut two = Two::with(0);
+    let shares = two.resident();
+    two.work([A], 10_000);
+    assert_eq!(two.resident(), shares);
+}
+
+/// What rests keeps what nobody else wants.
+#[test]
+fn memory_is_lent_to_those_alone_who_want_it() {
+    let mut two = Two::with(100 * MS);
+    let shares = two.resident();
+    two.scene.pass(5_000 * MS);
+    assert_eq!(two.resident(), shares, "both rest");
 }

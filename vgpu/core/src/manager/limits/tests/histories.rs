@@ -288,7 +288,7 @@ impl History {
         let Some(vm) = self.any() else {
             return self.attach();
         };
-        match self.rng.random_range(0..16) {
+        match self.rng.random_range(0..18) {
             0..=6 => self.ask(vm),
             7..=8 => {
                 let chunks = self.some(vm, |_, reach| reach != Reach::None);
@@ -312,6 +312,12 @@ impl History {
                 self.vms.get_mut(&vm).expect("it is there").config.quota = quota;
             }
             14 => self.attach(),
+            15..=16 => {
+                let activity = &mut self.vms.get_mut(&vm).expect("it is there").activity;
+                activity.lends = !activity.lends;
+                let words = if activity.lends { "rests" } else { "works again" };
+                self.log.push(format!("{vm} {words}"));
+            }
             _ if self.vms.len() > 2 => {
                 self.vms.remove(&vm);
                 self.claim = self.claim.filter(|claim| claim.0 != vm);
@@ -378,19 +384,6 @@ impl History {
     fn check(&self) {
         let (limits, free) = (self.limits(), self.free());
         let views: Vec<VmView<'_>> = self.vms.values().filter_map(|vgpu| limits.view(vgpu)).collect();
-        let party = |view: &VmView<'_>| {
-            let whole = |bytes: u64| bytes.div_ceil(view.chunk_bytes) * view.chunk_bytes;
-            let uses = view.active + view.wanted;
-            let min = whole(view.quota.min);
-            Party {
-                weight: view.quota.weight,
-                fixed: 0,
-                min,
-                low: whole(view.quota.low),
-                cap: view.quota.max.min(view.quota.high),
-                wanted: uses.max(min.min(view.resident)),
-            }
-        };
         // Where memory above a `max` took all of host RAM, nothing of what others hold may go there.
         let spilled: u64 = self.vms.values().map(|vgpu| vgpu.chunks.spilled()).sum();
         let may_spill = spilled <= self.host_ram();
@@ -443,6 +436,24 @@ impl History {
             let above = view.resident > view.quota.high && view.spill_chunks_max > 0;
             assert!(!above, "{vm} stays above its high");
         }
+    }
+}
+
+/// What a VM wants and may have. Of one that rests what is protected counts.
+fn party(view: &VmView<'_>) -> Party {
+    let whole = |bytes: u64| bytes.div_ceil(view.chunk_bytes) * view.chunk_bytes;
+    let min = whole(view.quota.min);
+    let uses = match view.lends {
+        false => view.active + view.wanted,
+        true => (view.active + view.wanted).min(min.max(whole(view.quota.low))),
+    };
+    Party {
+        weight: view.quota.weight,
+        fixed: 0,
+        min,
+        low: whole(view.quota.low),
+        cap: view.quota.max.min(view.quota.high),
+        wanted: uses.max(min.min(view.resident)),
     }
 }
 
@@ -536,10 +547,10 @@ impl History {
         let phase = self.now.0 >> 28;
         for vgpu in self.vms.values_mut() {
             let interval = 1_000_000 + (u64::from(vgpu.id.0) * 7 + phase * 13) % 5 * 200_000;
-            let last = vgpu.doorbells.last_at.unwrap_or(self.now);
+            let last = vgpu.activity.rang_at.unwrap_or(self.now);
             let count = self.now.since(last) / interval;
-            vgpu.doorbells.count += count;
-            vgpu.doorbells.last_at = Some(last.after(count * interval));
+            vgpu.activity.doorbells += count;
+            vgpu.activity.rang_at = Some(last.after(count * interval));
         }
     }
 
