@@ -6,6 +6,7 @@
 //! * [`keeper`]: a guest that keeps an engine for ever, beside one that waits for it
 //! * [`contenders`]: guests that want an engine together, and what each gets of it
 //! * [`crowd`]: a guest with more channels than the card has numbers for
+//! * [`lender`]: a guest that rests, and lends its memory to one that works
 //! * [`opener`]: a guest that opens channels while its memory moves
 //! * [`neighbour`]: a VM whose work is checked beside one that does harm, at a broker in real time
 //! * `raw_client`, `commands`: messages that no VMM would send
@@ -29,6 +30,7 @@ pub mod fuzz;
 pub mod hostile;
 pub mod keeper;
 mod laws;
+pub mod lender;
 mod liar;
 #[cfg(feature = "programs")]
 pub mod neighbour;

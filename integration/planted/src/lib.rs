@@ -156,6 +156,10 @@ faults! {
     ShadowMemoryNotCounted,
     /// Shares are divided evenly, whatever the weights.
     WeightsIgnored,
+    /// A VM that rests lends what its `low` protects.
+    LowLent,
+    /// A VM that rings no doorbell counts as one that rests, whatever it has on the card.
+    WorkTakenForRest,
     /// A VM that has had more than its part of an engine goes on.
     NobodyHeldBack,
     /// The doorbell of a channel that was parked does not bring it back to work.

@@ -84,6 +84,8 @@ pub(super) fn card(seed: u64, is_noisy: bool, rng: &mut ChaCha8Rng) -> (u64, Gpu
             7 => PolicyName::Adaptive,
             _ => PolicyName::Recency,
         },
+        // Never, soon, after the passes of a pause or so, or later than any run ends.
+        lends_after_ns: [0, 20, 1_000, 60_000][(seed >> 4) as usize % 4] * 1_000_000,
         bus: Bus {
             pins: rng.random(),
             ..Bus::default()
@@ -163,11 +165,12 @@ pub(super) fn card_text(vram: u64, world: &mut World, slow_card: u32) -> Vec<Str
     vec![
         format!(
             "card: {} MiB, policy {:?}, {} MiB of host RAM, {frames}, moves of up to {} MiB, {copies}, {pins}, \
-             up to {slow_card} units of work a step",
+             lent after {} ms, up to {slow_card} units of work a step",
             vram / MIB,
             config.policy,
             config.host_ram / MIB,
             config.batch_bytes / MIB,
+            config.lends_after_ns / 1_000_000,
         ),
         format!(
             "edge: {refused}, memory for a move is there after {} ns{}, {} units of the card's work between two actions",

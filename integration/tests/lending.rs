@@ -1,0 +1,9 @@
+//! A VM that rests lends its memory to those that work, and has it back when it works.
+#![allow(clippy::unwrap_used, reason = "a test ends where it is wrong")]
+
+use integration::lender::who_rests_lends_and_who_works_does_not;
+
+#[test]
+fn work_that_rings_no_doorbell_keeps_its_memory_and_rest_lends_it() {
+    who_rests_lends_and_who_works_does_not().unwrap();
+}
