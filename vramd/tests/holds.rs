@@ -9,6 +9,7 @@ mod process;
 
 use host::{Config, MIB, TestHost, check_end, triad};
 use process::Process;
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
 /// `serve` with a card of 128M and VMs `a`, `b` and `c` of 64M each.
@@ -124,4 +125,32 @@ fn hold_of_a_vm_that_is_not_connected_is_there_when_it_connects() {
     assert_eq!(host.ask(&["show", "c"])["hold"]["vram_bytes"], 0);
     host.say(&["thaw", "c"]);
     assert_eq!(host.ask(&["show", "c"])["hold"]["vram_bytes"], Value::Null);
+}
+
+/// A VMM that stands still is a guest that rests. Nothing is asked of it, because its windows are messages.
+#[test]
+fn vm_that_rests_lends_what_another_wants_and_is_not_said_to_lack_it() {
+    let settings = "windows = \"trapped\"\n[gpu.settings]\nlends_after = \"100ms\"";
+    let config = Config::new("").gpu("g", "64M", settings);
+    let config = config.vm("a", "64M", "").vm("b", "64M", "");
+    let host = TestHost::serving(&config);
+    let a = host.run("a", &triad(40, 16));
+    wait_for_memory(&host, "a");
+    a.signal(Signal::STOP);
+    let b = host.run("b", &triad(40, 10_000));
+    host.wait_until("all that b uses is in VRAM", |host| {
+        let (resident, spilled) = places(host, "b");
+        resident >= 40 * MIB && spilled == 0
+    });
+    let usage = &host.ask(&["show", "a"])["usage"];
+    assert_eq!(usage["lends"], true, "{usage}");
+    assert!(usage["wanted_bytes"].as_u64() > Some(20 * MIB), "{usage}");
+    let said = host.say(&["why", "a"]);
+    assert!(said.contains("it rests, and lends"), "{said}");
+    a.signal(Signal::CONT);
+    host.wait_until("a has its half again", |host| {
+        host.ask(&["show", "a"])["usage"]["lends"] == false && places(host, "a").0 >= 20 * MIB
+    });
+    check_end(a);
+    drop(b);
 }

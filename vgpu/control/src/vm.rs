@@ -62,6 +62,10 @@ pub struct Usage {
     pub idle_bytes: u64,
     /// Bytes in host RAM that its channels reach: what it would have back.
     pub wanted_bytes: u64,
+    /// Its guest has not used the GPU for a while. What `min` and `low` do not protect of its memory is lent to VMs that want it, and comes back when it
+    /// works.
+    #[serde(default)]
+    pub lends: bool,
     /// The most bytes that it had in VRAM.
     pub resident_peak_bytes: u64,
 }

@@ -362,6 +362,10 @@ fn vm_page(vm: &Vm) -> String {
             size(usage.wanted_bytes)
         );
         lines.push(("in host RAM", in_host_ram));
+        if usage.lends && usage.wanted_bytes > 0 {
+            let words = "it rests, and what min and low do not protect is lent to VMs that want it";
+            lines.push(("lends", words.to_owned()));
+        }
         lines.extend(account_lines(account));
     }
     let rows = lines

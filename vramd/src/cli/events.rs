@@ -202,6 +202,9 @@ fn memory(vm: &Vm, usage: &Usage) -> String {
             );
         }
     }
+    if usage.lends && usage.wanted_bytes > 0 {
+        text += "it rests, and lends what min and low do not protect to VMs that want it\n";
+    }
     text
 }
 

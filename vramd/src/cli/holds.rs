@@ -175,10 +175,14 @@ fn sentence(vm: &Vm, took: Option<Duration>) -> String {
         resident_bytes,
         spilled_bytes,
         wanted_bytes,
+        lends,
         ..
     } = usage;
     let after = took.map_or_else(String::new, |took| format!(" after {:.2} s", took.as_secs_f64()));
     let wanted = match vm.hold.vram_bytes {
+        None if *wanted_bytes > 0 && *lends => {
+            format!(", {} of it in use: it rests, and lends that", size(*wanted_bytes))
+        }
         None if *wanted_bytes > 0 => format!(
             ", {} of it in use: more is not its share now (vramd why {})",
             size(*wanted_bytes),

@@ -121,6 +121,7 @@ fn usage(standing: &VmStanding, stats: &VmStats) -> Usage {
         active_bytes: standing.active,
         idle_bytes: standing.idle,
         wanted_bytes: standing.wanted,
+        lends: standing.lends,
         resident_peak_bytes: stats.resident_peak_bytes,
     }
 }

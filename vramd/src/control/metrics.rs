@@ -138,6 +138,7 @@ const OF_VM: &[Family<VmFigures>] = &[
     family("vm_spilled", "In host RAM", BYTES, |of| usage(of, |usage| usage.spilled_bytes)),
     family("vm_wanted", "In host RAM and reached by channels: what the VM would have back", BYTES,
         |of| usage(of, |usage| usage.wanted_bytes)),
+    family("vm_lends", "1 while the VM's guest rests and lends what nothing protects", None, |of| usage(of, |usage| usage.lends.into())),
     family("vm_spilled_out", "Moved to host RAM", BYTES, |of| account(of, |account| Counter(account.spilled_out_bytes))),
     family("vm_spilled_chunks", "Chunks moved to host RAM", None, |of| account(of, |_| Counter(of.spilled_chunks))),
     family("vm_spilled_for_others", "Part of what was moved to host RAM for other VMs' sake; `vramd why` names them", BYTES,
@@ -467,6 +468,7 @@ mod tests {
             active_bytes: 12 * MIB,
             idle_bytes: 4 * MIB,
             wanted_bytes: 2 * MIB,
+            lends: true,
             resident_peak_bytes: 20 * MIB,
         };
         let mut spreads = VmSpreads::default();

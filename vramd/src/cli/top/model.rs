@@ -355,6 +355,7 @@ pub(super) mod tests {
                 active_bytes: resident * MIB,
                 idle_bytes: 0,
                 wanted_bytes: 0,
+                lends: false,
                 resident_peak_bytes: resident * MIB,
             }),
             account: Some(Account {

@@ -185,6 +185,7 @@ fn state(row: &Row) -> Span<'static> {
     match &row.vm.usage {
         None => "absent".dark_gray(),
         Some(_) if row.moves > 0.0 => "moves".yellow(),
+        Some(usage) if usage.wanted_bytes > 0 && usage.lends => "lends".cyan(),
         Some(usage) if usage.wanted_bytes > 0 => "wants".yellow(),
         Some(usage) if usage.active_bytes > 0 => "works".green(),
         Some(_) => Span::raw("idle"),
@@ -302,6 +303,10 @@ mod tests {
             lines[3]
         );
         assert!(lines[4].ends_with("wants"), "{}", lines[4]);
+        let rests = |usage: Usage| Usage { lends: true, ..usage };
+        model.rows[1].vm.usage = model.rows[1].vm.usage.take().map(rests);
+        let lines = drawn(&model, 9);
+        assert!(lines[4].ends_with("lends"), "{}", lines[4]);
     }
 
     #[test]
