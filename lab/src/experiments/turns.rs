@@ -26,12 +26,17 @@ pub(super) const FIT: u64 = 43;
 /// Chunks that fit where there is plenty of memory.
 pub(super) const PLENTY: u64 = 128;
 
+/// Rest after which a VM lends, where it is to within a turn.
+const LENDS_AFTER_NS: u64 = 100_000_000;
+
 /// A policy on a card where so many chunks fit.
 #[derive(Clone, Copy, Debug)]
 struct Job {
     policy: PolicyName,
     fit: u64,
     seed: u64,
+    /// Whether who rests lends its memory within a turn.
+    lends: bool,
 }
 
 /// What became of turns after the first of each.
@@ -96,52 +101,76 @@ pub(super) fn config(settings: &Settings, (policy, fit, seed): (PolicyName, u64,
 /// How many turns there are, and their length.
 pub(super) fn length(settings: &Settings) -> (usize, u64) {
     (
-        settings.choose(12, 6) as usize,
+        settings.choose(12, 4) as usize,
         settings.choose(1_000_000_000, 300_000_000),
     )
 }
 
-pub(super) fn run(settings: &Settings, onlooker: &dyn Onlooker) -> Result<Report, LabError> {
-    let job = |policy, fit, seed| Job { policy, fit, seed };
-    let mut jobs = vec![job(settings.profile.policy(), PLENTY, 1)];
+/// A card with plenty of memory first; then each policy, without lending and with.
+fn jobs_of(settings: &Settings) -> Vec<Job> {
+    let mut jobs = vec![Job {
+        policy: settings.profile.policy(),
+        fit: PLENTY,
+        seed: 1,
+        lends: false,
+    }];
     for policy in PolicyName::ALL {
-        jobs.extend(settings.seeds().map(|seed| job(policy, FIT, seed)));
+        for lends in [false, true] {
+            jobs.extend(settings.seeds().map(|seed| Job {
+                policy,
+                fit: FIT,
+                seed,
+                lends,
+            }));
+        }
     }
-    let name = |job: &Job| format!("{}, {} fit, seed {}", job.policy, job.fit, job.seed);
+    jobs
+}
+
+pub(super) fn run(settings: &Settings, onlooker: &dyn Onlooker) -> Result<Report, LabError> {
+    let jobs = jobs_of(settings);
+    let name = |job: &Job| {
+        let lends = if job.lends { ", lends" } else { "" };
+        format!("{}, {} fit, seed {}{lends}", job.policy, job.fit, job.seed)
+    };
     let outcomes = jobs::all(&jobs, onlooker, name, |job, onlooker| {
-        let config = config(settings, (job.policy, job.fit, job.seed));
+        let mut config = config(settings, (job.policy, job.fit, job.seed));
+        if job.lends {
+            config.lends_after_ns = LENDS_AFTER_NS;
+        }
         take(config, length(settings), onlooker)
     })?;
-    let mut report = Experiment::Turns.report("no figure", PAPER, settings);
-    let plenty = spread(&outcomes[0].round_ns).mean;
-    let of = |policy: PolicyName| {
+    let of = |policy: PolicyName, lends: bool| {
         let runs = jobs.iter().zip(&outcomes);
-        runs.filter(move |(job, _)| job.policy == policy && job.fit == FIT)
+        runs.filter(move |(job, _)| job.policy == policy && job.fit == FIT && job.lends == lends)
             .map(|(_, outcome)| outcome)
     };
-    let rows = PolicyName::ALL.iter().map(|&policy| {
-        let moved: Vec<f64> = of(policy).flat_map(Turns::moved).collect();
-        let speeds = of(policy).flat_map(|outcome| outcome.round_ns.clone());
-        let speeds: Vec<f64> = speeds.map(|ns| 100.0 * plenty / ns).collect();
-        vec![
-            policy.to_string().into(),
-            spread(&moved).into(),
-            spread(&speeds).into(),
-        ]
-    });
-    report.tables.push(Table {
-        title: format!("two programs of {OBJECTS} chunks each take turns, {FIT} chunks fit"),
-        columns: ["policy", "chunks moved in a turn", "% of full speed"]
-            .map(str::to_owned)
-            .to_vec(),
-        rows: rows.collect(),
-    });
+    let mut report = Experiment::Turns.report("no figure", PAPER, settings);
+    report
+        .tables
+        .push(table(spread(&outcomes[0].round_ns).mean, |policy, lends| {
+            of(policy, lends).cloned().collect()
+        }));
     let still = outcomes[0].moved().all(|moved| moved == 0.0);
     report.claim(still, "nothing moves while there is memory enough".to_owned());
+    for policy in PolicyName::ALL {
+        let mean = |lends| {
+            let rounds = of(policy, lends).flat_map(|outcome| outcome.round_ns.clone());
+            spread(&rounds.collect::<Vec<f64>>()).mean
+        };
+        let is_faster = mean(true) < mean(false);
+        report.claim(
+            is_faster,
+            format!("under {policy} turns are faster if who rests lends"),
+        );
+    }
     let series = PolicyName::ALL.iter().map(|&policy| {
-        let turns = of(policy).map(|outcome| outcome.effects.len()).max().unwrap_or(0);
+        let turns = of(policy, true)
+            .map(|outcome| outcome.effects.len())
+            .max()
+            .unwrap_or(0);
         let at = |turn: usize| {
-            let moved = of(policy).filter_map(|outcome| outcome.moved().nth(turn));
+            let moved = of(policy, true).filter_map(|outcome| outcome.moved().nth(turn));
             spread(&moved.collect::<Vec<f64>>())
         };
         Series {
@@ -151,13 +180,40 @@ pub(super) fn run(settings: &Settings, onlooker: &dyn Onlooker) -> Result<Report
         }
     });
     report.charts.push(Chart {
-        title: "chunks moved in each turn".to_owned(),
+        title: "chunks moved in each turn, who rests lends".to_owned(),
         x: "turn".to_owned(),
         y: "chunks, either way".to_owned(),
         is_doubling: false,
         series: series.collect(),
     });
     Ok(report)
+}
+
+/// A row for each policy: what moved in a turn and how fast it was, without lending and with.
+fn table(plenty_ns: f64, of: impl Fn(PolicyName, bool) -> Vec<Turns>) -> Table {
+    let rows = PolicyName::ALL.iter().map(|&policy| {
+        let mut row = vec![policy.to_string().into()];
+        for lends in [false, true] {
+            let outcomes = of(policy, lends);
+            let moved: Vec<f64> = outcomes.iter().flat_map(Turns::moved).collect();
+            let rounds = outcomes.iter().flat_map(|outcome| &outcome.round_ns);
+            let speeds: Vec<f64> = rounds.map(|ns| 100.0 * plenty_ns / ns).collect();
+            row.extend([spread(&moved).into(), spread(&speeds).into()]);
+        }
+        row
+    });
+    let columns = [
+        "policy",
+        "chunks moved in a turn",
+        "% of full speed",
+        "moved, if who rests lends",
+        "% of full speed then",
+    ];
+    Table {
+        title: format!("two programs of {OBJECTS} chunks each take turns, {FIT} chunks fit"),
+        columns: columns.map(str::to_owned).to_vec(),
+        rows: rows.collect(),
+    }
 }
 
 #[cfg(test)]
