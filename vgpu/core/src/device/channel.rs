@@ -44,6 +44,9 @@ pub(crate) struct Channel {
     /// It was rung since the card last said that it has no work.
     #[serde(default)]
     pub(crate) has_work: bool,
+    /// When it was rung last, or bound with work.
+    #[serde(default)]
+    pub(crate) rung_at: Tick,
     /// The card last said that its work waits for a semaphore.
     #[serde(default)]
     pub(crate) waits: bool,
@@ -138,6 +141,7 @@ impl Channel {
             gp_put: None,
             given: None,
             has_work: false,
+            rung_at: Tick::default(),
             waits: false,
             engine: None,
             has_contexts: false,

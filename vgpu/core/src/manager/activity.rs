@@ -33,6 +33,7 @@ impl Vgpu {
         self.activity.rang_at = Some(now);
         if let Some(channel) = self.channels.get_mut(&v) {
             (channel.has_work, channel.waits, channel.is_blank) = (true, false, false);
+            channel.rung_at = now;
         }
         if let Some(channel) = self.channels.get(&v)
             && let Some(space) = self.spaces.get_mut(&channel.space)
@@ -42,17 +43,18 @@ impl Vgpu {
         self.uses_gpu(now)
     }
 
-    /// Takes note of what the card says of a channel, and whether it is on an engine.
+    /// Takes note of what the card says of a channel, and whether it is on an engine. A doorbell may have come since it was asked.
     pub(super) fn note_state(
         &mut self,
         v: u8,
         state: ChannelState,
         is_on_engine: bool,
-        now: Tick,
+        (asked_at, now): (Tick, Tick),
     ) -> Option<&mut Channel> {
         let channel = self.channels.get_mut(&v)?;
+        let has_rung = channel.has_work && channel.rung_at >= asked_at;
         let was_at_work = channel.is_at_work();
-        channel.has_work = state.pending() || is_on_engine;
+        channel.has_work = state.pending() || is_on_engine || has_rung;
         channel.waits = channel.has_work && state.acquire_pending() && !is_on_engine;
         // It was until now, as far as is known.
         if was_at_work || channel.is_at_work() {
@@ -116,7 +118,9 @@ impl Running {
             vgpu.share.charge(silent.len() as u64 * CHANNEL_ASKED);
             for (v, physical) in silent {
                 let token = self.card.tokens.next();
-                self.volatile.activity.insert(token, (vgpu.id, v, physical));
+                self.volatile
+                    .activity
+                    .insert(token, (vgpu.id, v, physical, cx.now));
                 cx.actions.push(Action::HostRead {
                     token,
                     bar: Bar::Bar0,
@@ -129,23 +133,23 @@ impl Running {
 
     /// Takes an answer; `false` if the value belongs to another question.
     pub(super) fn activity_value(&mut self, token: Token, data: &[u8], now: Tick) -> bool {
-        let Some((vm, v, physical)) = self.volatile.activity.remove(&token) else {
+        let Some((vm, v, physical, asked_at)) = self.volatile.activity.remove(&token) else {
             return false;
         };
         let state = ChannelState::from_bits(u32::from_le_bytes(data.try_into().unwrap_or_default()));
         // The guest may have bound another one in its place meanwhile.
         if self.bound_as(physical.0) == Some((vm, v)) {
-            self.note_answer(vm, v, state, now);
+            self.note_answer((vm, v), state, (asked_at, now));
         }
         true
     }
 
-    fn note_answer(&mut self, vm: VmId, v: u8, state: ChannelState, now: Tick) {
+    fn note_answer(&mut self, (vm, v): (VmId, u8), state: ChannelState, (asked_at, now): (Tick, Tick)) {
         let is_at_work = state.pending() && !state.acquire_pending();
         let Some(vgpu) = self.vms.get_mut(&vm) else { return };
         // A semaphore was released, perhaps.
         self.pass_wanted |= is_at_work && vgpu.activity.lends;
-        let channel = vgpu.note_state(v, state, false, now);
+        let channel = vgpu.note_state(v, state, false, (asked_at, now));
         let space = channel.map(|channel| channel.space);
         if let Some(space) = space.filter(|_| is_at_work)
             && let Some(space) = vgpu.spaces.get_mut(&space)

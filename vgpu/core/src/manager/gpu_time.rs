@@ -146,6 +146,7 @@ pub(super) struct GpuTime {
     looked_at: Option<Tick>,
     contended_at: Option<Tick>,
     asked: Vec<(Token, Question)>,
+    asked_at: Tick,
     on: [Option<PhysChannel>; DRIVEN.len()],
     states: Vec<(PhysChannel, ChannelState)>,
     accounts: [BTreeMap<VmId, Account>; DRIVEN.len()],
@@ -213,6 +214,7 @@ impl Running {
             return;
         }
         time.schedule(cx.now, self.config.sampling_key);
+        time.asked_at = cx.now;
         self.ask_who_wants(cx);
     }
 
@@ -310,8 +312,9 @@ impl Running {
             return;
         };
         let at_work = on.iter().position(|of| *of == Some(physical));
+        let asked_at = self.volatile.gpu_time.asked_at;
         let vgpu = self.vms.get_mut(&vm);
-        let channel = vgpu.and_then(|vgpu| vgpu.note_state(v, state, at_work.is_some(), now));
+        let channel = vgpu.and_then(|vgpu| vgpu.note_state(v, state, at_work.is_some(), (asked_at, now)));
         let Some(channel) = channel else { return };
         let named = DRIVEN.iter().position(|engine| engine.number() == state.engine());
         if let Some(at) = at_work.or(named) {

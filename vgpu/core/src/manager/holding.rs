@@ -228,9 +228,12 @@ impl Running {
         let Some(before) = channel.given else { return };
         let now = work.is_behind().then(|| work.given_put());
         channel.given = now;
+        if now == Some(before) {
+            return;
+        }
         // While it was held the card may have said that there is none.
-        (channel.has_work, channel.waits) = (true, false);
-        if now == Some(before) || vgpu.hold.is_suspended || !channel.may_run() {
+        (channel.has_work, channel.waits, channel.rung_at) = (true, false, cx.now);
+        if vgpu.hold.is_suspended || !channel.may_run() {
             return;
         }
         if let Some(put) = channel.due().filter(|_| !planted::is(Fault::HeldWorkLost)) {

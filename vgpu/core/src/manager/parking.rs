@@ -46,7 +46,7 @@ const USERD_KEPT: u32 = 0x100;
 #[derive(Debug, Default)]
 pub(super) struct Asked {
     /// Whether channels have work.
-    states: BTreeMap<Token, (VmId, PhysChannel)>,
+    states: BTreeMap<Token, (VmId, PhysChannel, Tick)>,
     /// What the USERD of a channel shows that was stopped.
     userd: BTreeMap<Token, (VmId, u8, PhysChannel)>,
 }
@@ -222,6 +222,7 @@ impl Running {
             gp_put: parked.gp_put,
             given,
             has_work: parked.wants_since.is_some(),
+            rung_at: cx.now,
             has_contexts: parked.has_contexts,
             context: parked.context,
             image,
@@ -237,7 +238,7 @@ impl Running {
 
     /// Takes a number from a channel of the VM, or an image: from one without work, or from the one that has had its turn.
     fn make_place(&mut self, vm: VmId, since: Tick, of_image: bool, cx: &mut Cx<'_>) -> bool {
-        let asked = self.volatile.parking.states.values().any(|(of, _)| *of == vm);
+        let asked = self.volatile.parking.states.values().any(|(of, ..)| *of == vm);
         let Some(vgpu) = self.vms.get_mut(&vm) else {
             return false;
         };
@@ -268,7 +269,7 @@ impl Running {
         vgpu.share.charge(all.len() as u64 * CHANNEL_ASKED);
         for physical in all {
             let token = self.card.tokens.next();
-            self.volatile.parking.states.insert(token, (vm, physical));
+            self.volatile.parking.states.insert(token, (vm, physical, cx.now));
             cx.actions.push(Action::HostRead {
                 token,
                 bar: Bar::Bar0,
@@ -360,11 +361,11 @@ impl Running {
 
     /// Takes a value that parking asked for; `false` if it belongs to somebody else.
     pub(super) fn parking_value(&mut self, token: Token, data: &[u8], cx: &mut Cx<'_>) -> bool {
-        if let Some((vm, physical)) = self.volatile.parking.states.remove(&token) {
+        if let Some((vm, physical, asked_at)) = self.volatile.parking.states.remove(&token) {
             let state = ChannelState::from_bits(u32::from_le_bytes(data.try_into().unwrap_or_default()));
             if let Some((_, v)) = self.bound_as(physical.0).filter(|(of, _)| *of == vm)
                 && let Some(vgpu) = self.vms.get_mut(&vm)
-                && let Some(channel) = vgpu.note_state(v, state, false, cx.now)
+                && let Some(channel) = vgpu.note_state(v, state, false, (asked_at, cx.now))
             {
                 channel.engine = Engine::from_number(state.engine()).or(channel.engine);
                 channel.is_blank =

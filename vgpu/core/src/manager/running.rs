@@ -51,7 +51,7 @@ pub(super) struct Volatile {
     pub(super) parking: parking::Asked,
     pub(super) ahead: Ahead,
     /// Channels that the card was asked about: whether they have work.
-    pub(super) activity: BTreeMap<Token, (VmId, u8, PhysChannel)>,
+    pub(super) activity: BTreeMap<Token, (VmId, u8, PhysChannel, Tick)>,
     /// How far channels have come whose USERD the guest maps.
     pub(super) progress: live_userd::Asked,
     /// Pieces of images that are read for guests: number in [`Running::keeping`], and the first byte.

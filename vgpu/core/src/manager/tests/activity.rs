@@ -63,6 +63,26 @@ fn only_a_doorbell_that_brings_work_counts() {
     assert_eq!(had_work_before(&mut scene), Some(0));
 }
 
+/// The card was asked before a doorbell, and answers behind it.
+#[test]
+fn answer_from_before_a_doorbell_ends_no_work() {
+    let mut scene = rung();
+    scene.pass(300 * MS);
+    let at = Tick(scene.now);
+    let vgpu = scene.running().vms.get_mut(&A).expect("attached");
+    assert!(!vgpu.channels[&0].has_work, "the card has said so");
+    assert!(!vgpu.note_doorbell(0, at));
+    let idle = ChannelState::new().with_runnable(true);
+    for (asked_at, has_work) in [(Tick(at.0 - 1), true), (at, true), (at.after(1), false)] {
+        let channel = vgpu.note_state(0, idle, false, (asked_at, at.after(2)));
+        assert_eq!(
+            channel.map(|channel| channel.has_work),
+            Some(has_work),
+            "{asked_at:?}"
+        );
+    }
+}
+
 /// With enough VRAM there is nothing to choose among, and no load for it.
 #[test]
 fn nothing_is_asked_while_nothing_is_spilled() {
