@@ -111,6 +111,7 @@ impl Two {
         let mut scene = Scene::with(GpuConfig {
             frames_arrive_zeroed: true,
             lends_after_ns,
+            refill_period_ns: 5 * MS,
             ..GpuConfig::default()
         });
         for vm in [A, B] {
@@ -234,4 +235,32 @@ fn memory_is_lent_to_those_alone_who_want_it() {
     let shares = two.resident();
     two.scene.pass(5_000 * MS);
     assert_eq!(two.resident(), shares, "both rest");
+}
+
+/// A guest that lends as soon as it may, and works as soon as it has lent. All that moves is counted, the neighbour's memory too.
+#[test]
+fn who_rests_and_works_as_fast_as_it_pays_takes_a_third_of_the_link_at_most() {
+    let mut two = Two::with(MS);
+    let copy_ns = two.scene.running().forecast.copy_ns(MIB);
+    let moved = |two: &Two| {
+        let accounts = [A, B].map(|vm| two.scene.manager.account(vm).cloned().unwrap_or_default());
+        let bytes = accounts.map(|of| of.spilled_bytes + of.refilled_bytes);
+        bytes.iter().sum::<u64>()
+    };
+    let (before, start) = (moved(&two), two.scene.now);
+    let mut lent = 0;
+    for _ in 0..3_000 {
+        two.work([A], 10);
+        if two.resident()[1] == 0 {
+            lent += 1;
+            two.work([A, B], 10);
+        }
+    }
+    let (moved_mib, passed) = ((moved(&two) - before) / MIB, two.scene.now - start);
+    assert!(lent > 10, "it lent {lent} times");
+    let part = moved_mib * copy_ns * 1000 / passed;
+    assert!(
+        part <= 334,
+        "{moved_mib} MiB are {part} thousandths of the link's time"
+    );
 }
