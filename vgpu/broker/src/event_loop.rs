@@ -18,15 +18,16 @@ use crate::broker::Shared;
 use crate::error::StartError;
 use crate::seating::{Change, LeaveRefusal, Left};
 use crate::server::Seat;
+use crate::session::Tells;
 
 const WAKE: u32 = 0;
 const TIMER: u32 = 1;
 const INTERRUPT: u32 = 2;
 const TORN: u32 = 3;
 const HANGUP: u32 = 4;
-/// Listener of seat *n* is at three times *n* above this, then come its client and its client's doorbells.
+/// Listener of seat *n* is at four times *n* above this, then come its client and that client's eventfds.
 const SEATS: u32 = 5;
-const OF_A_SEAT: u32 = 3;
+const OF_A_SEAT: u32 = 2 + Tells::ALL.len() as u32;
 /// Events polled of the connection to the card: the thread that asks reads the answers.
 const HANGUP_EVENTS: EventSet = EventSet::READ_HANG_UP;
 
@@ -36,7 +37,7 @@ struct Polled {
     seat: Seat,
     listener: Option<EventSet>,
     client: Option<(RawFd, EventSet)>,
-    doorbells: Option<(RawFd, EventSet)>,
+    events: [Option<(RawFd, EventSet)>; Tells::ALL.len()],
     is_listener_lost: bool,
 }
 
@@ -127,7 +128,12 @@ impl EventLoop {
         match data % OF_A_SEAT {
             0 => polled.is_listener_lost |= !polled.seat.listener_ready(),
             1 => polled.seat.client_ready(events),
-            _ => polled.seat.doorbell_ready(),
+            event => {
+                let tells = Tells::ALL.get(event as usize - 2);
+                tells
+                    .into_iter()
+                    .for_each(|tells| polled.seat.event_ready(*tells));
+            }
         }
     }
 
@@ -224,7 +230,7 @@ impl Polled {
             seat,
             listener: None,
             client: None,
-            doorbells: None,
+            events: Default::default(),
             is_listener_lost: false,
         }
     }
@@ -239,13 +245,15 @@ impl Polled {
 
         let wanted = self.seat.client_interest();
         let polled = std::mem::replace(&mut self.client, wanted);
-        let client = change(ops, data + 1, polled, wanted);
-        let wanted = self.seat.doorbell_interest();
-        let polled = std::mem::replace(&mut self.doorbells, wanted);
-        let doorbells = change(ops, data + 2, polled, wanted);
+        let mut changed = change(ops, data + 1, polled, wanted);
+        for ((data, tells), event) in (data + 2..).zip(Tells::ALL).zip(&mut self.events) {
+            let wanted = self.seat.event_interest(tells);
+            let polled = std::mem::replace(event, wanted);
+            changed = changed.and(change(ops, data, polled, wanted));
+        }
         // Only now may their numbers be used again.
         self.seat.drop_closed();
-        client.and(doorbells)
+        changed
     }
 }
 

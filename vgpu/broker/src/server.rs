@@ -24,7 +24,7 @@ use crate::image::WindowFile;
 use crate::pci_function::function;
 use crate::ratelimit::RateLimit;
 use crate::remote::{RemotePort, Told};
-use crate::session::Session;
+use crate::session::{Session, Tells};
 use crate::sigbus::MapOwner;
 use crate::signaller::Signaller;
 
@@ -90,14 +90,16 @@ impl Seat {
         self.session.as_ref().and_then(Session::interest)
     }
 
-    /// Events to poll for of the eventfd by which the client says that a doorbell's store has trapped.
-    pub(crate) fn doorbell_interest(&self) -> Option<(RawFd, EventSet)> {
-        self.session.as_ref().and_then(Session::doorbell_interest)
+    /// Events to poll for of an eventfd of the client's.
+    pub(crate) fn event_interest(&self, tells: Tells) -> Option<(RawFd, EventSet)> {
+        self.session.as_ref()?.event_interest(tells)
     }
 
     /// That eventfd is ready.
-    pub(crate) fn doorbell_ready(&mut self) {
-        self.session.iter_mut().for_each(Session::doorbell_ready);
+    pub(crate) fn event_ready(&mut self, tells: Tells) {
+        self.session
+            .iter_mut()
+            .for_each(|session| session.event_ready(tells));
     }
 
     /// Closes the last client's socket, and eventfds that were replaced, which the event loop no longer polls.

@@ -28,10 +28,11 @@ use crate::sigbus::MapOwner;
 use crate::signaller::{Signalled, Signaller};
 use crate::vms::Attachment;
 
+mod client_event;
 mod doorbells;
 mod intx;
 
-use doorbells::DoorbellTrap;
+use client_event::ClientEvent;
 
 /// Form of the answer when all pieces are done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -47,6 +48,8 @@ enum Piece {
     Whole(ClientRequest, Answer),
     /// These bytes of the answer.
     Part(ClientRequest, Range<usize>),
+    /// An unmask by an eventfd, which nobody waits for.
+    Unmask,
 }
 
 /// A client's request that waits for several pieces.
@@ -77,7 +80,24 @@ pub(crate) struct Session {
     incoming: Vec<Incoming>,
     files: ClientFiles,
     limit: RateLimit,
-    doorbells: DoorbellTrap,
+    /// Signalled by the client when a store to doorbells has trapped.
+    doorbells: ClientEvent,
+    /// Signalled by the client when its INTx is unmasked.
+    unmask: ClientEvent,
+}
+
+/// What a client tells by an eventfd of its own.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Tells {
+    /// A store to doorbells has trapped.
+    Stored,
+    /// Its INTx is unmasked.
+    Unmask,
+}
+
+impl Tells {
+    /// All of them.
+    pub(crate) const ALL: [Self; 2] = [Self::Stored, Self::Unmask];
 }
 
 impl Session {
@@ -102,7 +122,8 @@ impl Session {
             incoming: Vec::new(),
             files: ClientFiles::default(),
             limit: RateLimit::new(Instant::now()),
-            doorbells: DoorbellTrap::default(),
+            doorbells: ClientEvent::default(),
+            unmask: ClientEvent::default(),
         }
     }
 
@@ -121,6 +142,29 @@ impl Session {
         events.set(EventSet::IN, self.client.wants_read());
         events.set(EventSet::OUT, self.client.wants_write());
         self.is_attached.then(|| (self.client.as_raw_fd(), events))
+    }
+
+    /// Events to poll the client's eventfd for; `None` for none.
+    pub(crate) fn event_interest(&self, tells: Tells) -> Option<(RawFd, EventSet)> {
+        let event = match tells {
+            Tells::Stored => &self.doorbells,
+            Tells::Unmask => &self.unmask,
+        };
+        event.interest().filter(|_| self.is_attached)
+    }
+
+    /// The client's eventfd is ready.
+    pub(crate) fn event_ready(&mut self, tells: Tells) {
+        match tells {
+            Tells::Stored => self.doorbell_stored(),
+            Tells::Unmask => self.unmasked(),
+        }
+    }
+
+    /// Closes eventfds that the event loop no longer polls.
+    pub(crate) fn drop_replaced(&mut self) {
+        self.doorbells.drop_replaced();
+        self.unmask.drop_replaced();
     }
 
     /// Serves a socket that is ready. Returns why the client is gone, if it is.
@@ -409,6 +453,7 @@ impl Session {
                 return tell_mistake(answered);
             }
             Some(Piece::Part(request, range)) => (request, range),
+            Some(Piece::Unmask) => return self.unmask.wait(),
             None => return,
         };
         let Some(gather) = self.gathers.get_mut(request) else {

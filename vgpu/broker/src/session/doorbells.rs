@@ -1,54 +1,22 @@
 //! A client that makes its guest's stores to doorbells trap while that is quiet ([`vfio_user_server::doorbells`]).
 //!
-//! Its eventfd is polled while stores trap and not else, and those begin with a message: a client that signals without end causes no more
-//! than its messages do.
-
-use std::os::fd::{AsFd, AsRawFd, RawFd};
+//! Its eventfd is awaited while stores trap, and those begin with a message: a client that signals without end causes no more than its messages do.
 
 use fermi_spec::instance::{CHANNELS, USERD_BYTES};
 use vfio_user_server::doorbells::{PLACE, REGION_BYTES, region_of};
 use vfio_user_server::error::ReplyError;
 use vfio_user_server::irq::{IrqAction, IrqEvent, IrqOperation};
 use vfio_user_server::{Errno, RequestId as ClientRequest};
-use vmm_sys_util::epoll::EventSet;
 
 use super::Session;
 use crate::signaller::Signalled;
 
-/// The client's end of the trap.
-#[derive(Debug, Default)]
-pub(super) struct DoorbellTrap {
-    /// Signalled by the client when a store has trapped.
-    stored: Option<IrqEvent>,
-    is_armed: bool,
-    /// Eventfds that the event loop may still poll.
-    replaced: Vec<IrqEvent>,
-}
-
 impl Session {
-    /// Events to poll the client's eventfd for; `None` for none.
-    pub(crate) fn doorbell_interest(&self) -> Option<(RawFd, EventSet)> {
-        let stored = self.doorbells.stored.as_ref();
-        let polled = stored.filter(|_| self.doorbells.is_armed && self.is_attached);
-        polled.map(|event| (event.as_fd().as_raw_fd(), EventSet::IN))
-    }
-
-    /// Closes eventfds that the event loop no longer polls.
-    pub(crate) fn drop_replaced(&mut self) {
-        self.doorbells.replaced.clear();
-    }
-
-    /// The client's eventfd is ready: a store has trapped.
-    pub(crate) fn doorbell_ready(&mut self) {
-        let trap = &mut self.doorbells;
-        if !std::mem::take(&mut trap.is_armed) {
-            return;
-        }
-        // Whatever it says, it is polled no more until the client arms again.
-        if let Some(event) = &trap.stored {
-            let _ = event.take();
-        }
-        if let Ok(mut performer) = self.shared.lock() {
+    /// A store has trapped.
+    pub(super) fn doorbell_stored(&mut self) {
+        if self.doorbells.take()
+            && let Ok(mut performer) = self.shared.lock()
+        {
             performer.doorbell_stored(self.attachment);
         }
     }
@@ -81,18 +49,18 @@ impl Session {
         data: &[u8],
     ) -> Result<(), ReplyError> {
         let place = <[u8; REGION_BYTES / 2]>::try_from(data).map(u64::from_le_bytes);
-        let (Ok(place), PLACE, Some(event)) = (place, offset, &self.doorbells.stored) else {
+        let (Ok(place), PLACE, true) = (place, offset, self.doorbells.is_connected()) else {
             return self.client.reply_error(request, Errno::INVAL);
         };
         // A signal of before is about stores that the last look sees.
-        let _ = event.take();
+        self.doorbells.take();
         let armed = self.shared.lock().map(|mut performer| {
             let is_of_use = performer.arm_doorbells(self.attachment, place);
             is_of_use.then_some(())
         });
         match armed {
             Ok(Some(())) => {
-                self.doorbells.is_armed = true;
+                self.doorbells.wait();
                 self.client.reply_done(request)
             }
             // A broker that has ended has informed the port.
@@ -128,14 +96,13 @@ impl Session {
 
     /// A client whose eventfd goes while stores trap can say nothing of them: they are looked for.
     fn replace_stored(&mut self, event: Option<IrqEvent>) {
-        self.doorbell_ready();
-        let old = std::mem::replace(&mut self.doorbells.stored, event);
-        self.doorbells.replaced.extend(old);
+        self.doorbell_stored();
+        self.doorbells.connect(event);
     }
 
     /// With both eventfds the client can be told that its guest is quiet.
     fn let_trap(&mut self) {
-        if self.doorbells.stored.is_some()
+        if self.doorbells.is_connected()
             && self.signaller.is_connected(Signalled::Quiet)
             && let Ok(mut performer) = self.shared.lock()
         {

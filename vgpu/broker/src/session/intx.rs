@@ -1,9 +1,10 @@
-//! A client's INTx: the eventfd is the session's, the mask is the core's.
+//! A client's INTx: the eventfds are the session's, the mask is the core's.
 //!
 //! ```text
 //!   trigger set ─► eventfd known, unmask ─┐
 //!   mask, unmask ─────────────────────────┼─► a request to the core, in its turn ─► answered
-//!   trigger cleared ─► no eventfd, mask ──┘
+//!   trigger cleared ─► no eventfd, mask ──┤
+//!   unmask eventfd signalled ─────────────┘  not polled again before the core's answer
 //! ```
 //!
 //! So a signal that the core sends has an eventfd, and one that is dropped because the trigger was just cleared is masked in the core:
@@ -14,7 +15,7 @@ use vfio_user_server::irq::{IrqAction, IrqOperation};
 use vfio_user_server::{Errno, RequestId as ClientRequest};
 use vgpu::Request;
 
-use super::{Answer, Session};
+use super::{Answer, Piece, Session};
 use crate::signaller::Signalled;
 
 const INTX: Signalled = Signalled::Intx;
@@ -22,8 +23,8 @@ const INTX: Signalled = Signalled::Intx;
 impl Session {
     /// Performs a SET_IRQS for INTx.
     ///
-    /// An eventfd to unmask by is refused: the client unmasks by messages then, as QEMU does without KVM. Nothing is done to an INTx
-    /// that no trigger was set for, which is what the kernel answers too (Linux `drivers/vfio/pci/vfio_pci_intrs.c`, `is_intx`).
+    /// An eventfd to unmask by is what KVM signals at the guest's end of interrupt (`KVM_IRQFD_FLAG_RESAMPLE`); one to mask by is refused, which the
+    /// kernel does too. Nothing is done to an INTx that no trigger was set for, as in the kernel (Linux `drivers/vfio/pci/vfio_pci_intrs.c`, `is_intx`).
     pub(super) fn change_intx(
         &mut self,
         request: ClientRequest,
@@ -42,12 +43,22 @@ impl Session {
             }
             (IrqAction::Trigger, IrqOperation::Disconnect) => {
                 self.signaller.connect(INTX, None);
+                self.unmask.connect(None);
                 self.mask_intx(request, true)
             }
-            (IrqAction::Mask | IrqAction::Unmask, IrqOperation::Connect(_) | IrqOperation::Disconnect) => {
+            (IrqAction::Mask, IrqOperation::Connect(_) | IrqOperation::Disconnect) => {
                 self.client.reply_error(request, Errno::OPNOTSUPP)
             }
             _ if !self.signaller.is_connected(INTX) => self.client.reply_error(request, Errno::INVAL),
+            (IrqAction::Unmask, IrqOperation::Connect(events)) => {
+                self.unmask.connect(events.into_iter().next());
+                self.unmask.wait();
+                self.client.reply_done(request)
+            }
+            (IrqAction::Unmask, IrqOperation::Disconnect) => {
+                self.unmask.connect(None);
+                self.client.reply_done(request)
+            }
             (IrqAction::Mask, _) if is_applied => self.mask_intx(request, true),
             (IrqAction::Unmask, _) if is_applied => self.mask_intx(request, false),
             (IrqAction::Trigger, _) if is_applied => {
@@ -57,6 +68,17 @@ impl Session {
             }
             // A bool that is false.
             _ => self.client.reply_done(request),
+        }
+    }
+
+    /// The client's eventfd has unmasked it.
+    pub(super) fn unmasked(&mut self) {
+        if self.unmask.take() {
+            let id = self.issue(Piece::Unmask);
+            // A broker that has ended has informed the port.
+            if let Ok(mut performer) = self.shared.lock() {
+                performer.request(self.attachment, id, Request::MaskIntx { masked: false });
+            }
         }
     }
 
