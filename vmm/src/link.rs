@@ -50,6 +50,12 @@ pub trait VgpuLink: Send + Sync {
     /// Lets the vGPU add one to `eventfd` for each message-signalled interrupt it sends.
     fn set_msi(&self, eventfd: &EventFd) -> Result<(), LinkError>;
 
+    /// Lets the vGPU add one to `raised` when its interrupt pin rises, and masks it until somebody adds to `ended`. `false` if this link has no pin.
+    fn set_intx(&self, raised: &EventFd, ended: &EventFd) -> Result<bool, LinkError> {
+        let _ = (raised, ended);
+        Ok(false)
+    }
+
     /// The guest rests, to wait for its work. Whoever looks in memory for what it has stored there may look now.
     fn guest_rests(&self) {}
 

@@ -5,13 +5,15 @@
 //! in/out 0xcfc..0xcff ┴► ConfigPorts ─► 00:00.0  host bridge (constant)
 //!                                    └► 00:01.0  VgpuFunction ─► the link's configuration space
 //!                                          ├ command or BAR written ─► windows on the MMIO bus
-//!                                          └ MSI capability written ─► interrupt route in KVM
+//!                                          ├ MSI capability written ─► interrupt route in KVM
+//!                                          └ interrupt pin INTA ─────► line of the I/O APIC
 //! ```
 //!
 //! BARs are placed before the guest starts, as firmware does, in [`MMIO_WINDOW`]; the guest may read them, move them
 //! and switch them off. Register layout: PCI Local Bus 3.0 §3.2.2.3.2, §6.1, §6.2.5, §6.8.
 
 mod doorbells;
+mod intx;
 mod msi;
 mod vgpu;
 mod window_memory;
@@ -20,6 +22,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 pub(crate) use doorbells::DoorbellTrap;
+pub(crate) use intx::INTX_LINE;
 pub(crate) use msi::MsiRoute;
 pub use msi::MsiState;
 pub(crate) use vgpu::VgpuFunction;

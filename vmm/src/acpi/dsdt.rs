@@ -1,7 +1,7 @@
 //! The DSDT: the devices that an operating system cannot find by probing.
 //!
-//! The PCI root bridge names configuration mechanism #1 and the window that BARs lie in. It has no `_PRT`, for no
-//! function has an interrupt pin: their interrupts are messages.
+//! The PCI root bridge names configuration mechanism #1, the window that BARs lie in, and the line of the I/O APIC that the vGPU's interrupt pin
+//! leads to (`_PRT`, ACPI 6.5 §6.2.13).
 //!
 //! The generic event device tells the power button's driver of it (ACPI 6.5 §4.8.3.1, §5.6.9): after an interrupt
 //! on [`power::BUTTON_LINE`] the operating system runs `_EVT`, which notifies the button.
@@ -13,7 +13,7 @@ use acpi_tables::aml::{
 };
 
 use super::{Announced, Resource, bytes_of, definition_block};
-use crate::pci::{CONFIG_PORT, CONFIG_PORTS, MMIO_WINDOW};
+use crate::pci::{CONFIG_PORT, CONFIG_PORTS, INTX_LINE, MMIO_WINDOW, VGPU_DEVICE};
 use crate::vm::power;
 
 /// The bytes of the whole DSDT.
@@ -74,9 +74,14 @@ fn root_bridge() -> Vec<u8> {
     );
     let (unique_id, base_bus) = (Name::new("_UID".into(), &ZERO), Name::new("_BBN".into(), &ZERO));
     let resources = Name::new("_CRS".into(), &resources);
+    // All functions of the device, INTA, the line itself and no link device.
+    let inta = VGPU_DEVICE << 16 | 0xffff;
+    let route = Package::new(vec![&inta, &ZERO, &ZERO, &INTX_LINE]);
+    let routes = Package::new(vec![&route]);
+    let routes = Name::new("_PRT".into(), &routes);
     let bridge = Device::new(
         "PCI0".into(),
-        vec![&hardware_id, &address, &unique_id, &base_bus, &resources],
+        vec![&hardware_id, &address, &unique_id, &base_bus, &resources, &routes],
     );
     in_system_bus(&bridge)
 }

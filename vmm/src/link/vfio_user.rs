@@ -77,6 +77,12 @@ impl VgpuLink for VfioUserLink {
         Ok(self.function.connect_irq(IrqIndex::Msi, eventfd)?)
     }
 
+    fn set_intx(&self, raised: &EventFd, ended: &EventFd) -> Result<bool, LinkError> {
+        self.function.connect_irq(IrqIndex::Intx, raised)?;
+        self.function.connect_unmask(IrqIndex::Intx, ended)?;
+        Ok(true)
+    }
+
     fn watch_quiet(&self, quiet: &EventFd) -> Result<bool, LinkError> {
         if self.function.region_bytes(Region::DeviceSpecific) != doorbells::REGION_BYTES as u64 {
             return Ok(false);

@@ -10,7 +10,7 @@ use vmm_sys_util::eventfd::EventFd;
 use super::doorbells::DoorbellTrap;
 use super::msi::{MsiMessage, MsiRoute, MsiState};
 use super::window_memory::WindowMemory;
-use super::{MMIO_WINDOW, PciError};
+use super::{MMIO_WINDOW, PciError, intx};
 use crate::bus::{BusError, MmioBus, MmioHandler, Window};
 use crate::link::{CONFIG_REGION, LinkError, VgpuLink};
 
@@ -36,6 +36,7 @@ const BAR_ADDRESS: u64 = !0xf;
 /// Capability id of MSI, and how many capabilities fit a configuration space: the bound of the walk.
 const CAPABILITY_MSI: u8 = 5;
 const CAPABILITIES_MAX: u32 = 48;
+const PIN_INTA: u8 = 1;
 const MSI_ENABLE: u16 = 1 << 0;
 const MSI_64_BIT: u16 = 1 << 7;
 /// Longest MSI capability without mask bits.
@@ -61,6 +62,8 @@ pub(crate) struct VgpuFunction {
     mmio: Arc<MmioBus>,
     msi: MsiRoute,
     msi_register: Option<u16>,
+    /// Its interrupt pin leads somewhere.
+    has_pin: bool,
     bars: Vec<Bar>,
     memory: Arc<WindowMemory>,
     /// Held from a configuration write until its consequences stand, so that those of two vCPUs do not mix.
@@ -83,6 +86,8 @@ impl VgpuFunction {
         let placed = place_bars(&bars)?;
         switch_on(&config, &placed).map_err(PciError::Config)?;
         let msi_register = find_msi(&config).map_err(PciError::Config)?;
+        let [pin] = config.read(register::INTERRUPT_PIN).map_err(PciError::Config)?;
+        let has_pin = pin == PIN_INTA && intx::connect(link.as_ref(), &vm)?;
         let memory = WindowMemory::of(link.as_ref(), bars.iter().map(|bar| bar.number), vm)?;
         let memory = Arc::new(memory);
         let function = VgpuFunction {
@@ -90,6 +95,7 @@ impl VgpuFunction {
             mmio,
             msi,
             msi_register,
+            has_pin,
             bars,
             memory,
             config_write: Mutex::new(()),
@@ -109,7 +115,9 @@ impl VgpuFunction {
 
     pub(crate) fn config_read(&self, register: u16, data: &mut [u8]) -> Result<(), BusError> {
         answer_read(self.link.region_read(CONFIG_REGION, register.into(), data), data)?;
-        hide_pin(register, data);
+        if !self.has_pin {
+            hide_pin(register, data);
+        }
         Ok(())
     }
 
@@ -320,8 +328,7 @@ fn answer_read(outcome: Result<(), LinkError>, data: &mut [u8]) -> Result<(), Bu
     Ok(())
 }
 
-/// The function's interrupt pin leads nowhere in this machine, so what is read from `register` on has none (PCI Local Bus 3.0 §6.2.4):
-/// the guest takes MSI.
+/// A pin that leads nowhere: what is read from `register` on has none (PCI Local Bus 3.0 §6.2.4), and the guest takes MSI.
 fn hide_pin(register: u16, data: &mut [u8]) {
     let pin = register::INTERRUPT_PIN.checked_sub(register);
     if let Some(byte) = pin.and_then(|at| data.get_mut(usize::from(at))) {
