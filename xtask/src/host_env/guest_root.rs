@@ -227,7 +227,12 @@ fn begin_root(target: &Path, busybox: &Busybox, folders: &[&str], init: &str) ->
 /// Writes the first root of a guest within a guest to `target`.
 pub(super) fn write_inner_root(target: &Path, kernel: &Kernel, busybox: &Busybox) -> Result<()> {
     let mut archive = begin_root(target, busybox, &INNER_FOLDERS, INNER_INIT)?;
-    add_modules(&mut archive, &kernel.inner_module_lists()?, Modules::new())?;
+    let driver = kernel.modules_for(DRIVER)?.pop();
+    add_modules(
+        &mut archive,
+        &kernel.inner_module_lists()?,
+        driver.into_iter().collect(),
+    )?;
     archive.finish()?;
     Ok(())
 }

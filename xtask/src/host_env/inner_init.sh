@@ -20,13 +20,6 @@ load() {
         insmod "/modules/$name.ko" || echo "insmod $name: $?"
     done
 }
-if [ -e /modules/driver.list ]; then
-    dmesg -n 8
-    load driver
-    insmod /modules/nouveau.ko || echo "insmod nouveau: $?"
-    grep -i msi /proc/interrupts
-    ls /sys/class/drm
-fi
 echo "@@inner ready"
 [ "$end" = ask ] && read -r end
 case "$end" in
@@ -40,6 +33,23 @@ button)
     # One event of the input layer.
     head -c 24 <&3 >/dev/null
     echo "@@the button was pressed"
+    poweroff -f
+    ;;
+driver)
+    complaints='nobody cared|nouveau .*(fault|timeout|hung)'
+    load driver
+    insmod /modules/nouveau.ko $driver && echo "@@card $(ls /sys/class/drm | grep render)"
+    # Suspends all devices and lets them go on: the driver moves its memory away and back.
+    echo 1 >/sys/module/suspend/parameters/pm_test_delay
+    echo devices >/sys/power/pm_test
+    for round in 1 2 3; do
+        echo freeze >/sys/power/state || echo "@@no suspend"
+    done
+    # Its line: number, count of the one processor, how they come. A level that comes again was unmasked before.
+    set -- $(grep nvkm /proc/interrupts)
+    echo "@@line $*"
+    [ "$2" -gt 2 ] && echo "@@interrupts came by $3 $4"
+    dmesg | grep -E "$complaints" || echo "@@nobody complains"
     poweroff -f
     ;;
 disk)

@@ -135,12 +135,19 @@ impl Kernel {
         Ok([("disk", disk), ("host", host), ("button", button)])
     }
 
-    /// The lists of a guest within a guest.
-    pub(super) fn inner_module_lists(&self) -> Result<[(&'static str, Modules); 3]> {
+    /// The lists of a guest within a guest. The driver is to be added.
+    pub(super) fn inner_module_lists(&self) -> Result<[(&'static str, Modules); 4]> {
+        let mut driver = self.modules_for(DRIVER)?;
+        driver.pop();
         let disk = self.modules_for_all(&DISK_MODULES)?;
         let network = self.modules_for_all(&NETWORK_MODULES)?;
         let button = self.modules_for_all(&BUTTON_MODULES)?;
-        Ok([("disk", disk), ("network", network), ("button", button)])
+        Ok([
+            ("driver", driver),
+            ("disk", disk),
+            ("network", network),
+            ("button", button),
+        ])
     }
 
     fn modules_for_all(&self, roots: &[&str]) -> Result<Modules> {

@@ -86,7 +86,7 @@ struct Locked {
 /// Samples and compares.
 pub(super) fn check(guest: &mut Guest) -> Result<()> {
     let serve = "RUST_LOG=info vramd serve --config /etc/pin-host.toml >serving 2>pin.log & broker=$!; until [ -s serving ]; \
-                 do kill -0 $broker || break; usleep 50000; done; [ -s serving ]";
+                 do kill -0 $broker || break; usleep 50000; done; [ -s serving ] || { cat pin.log; false; }";
     guest
         .succeed(serve, PATIENCE)
         .context("the broker does not start")?;

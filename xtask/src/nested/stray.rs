@@ -71,7 +71,7 @@ pub(super) fn check(guest: &mut Guest) -> Result<()> {
 fn run(guest: &mut Guest, program: &str) -> Result<String> {
     let serve = format!(
         "{program} serve --config /etc/stray-host.toml >/dev/null 2>stray.log & broker=$!; until [ -S {SOCKET} ]; do \
-         kill -0 $broker || break; usleep 50000; done; [ -S {SOCKET} ]"
+         kill -0 $broker || break; usleep 50000; done; [ -S {SOCKET} ] || {{ cat stray.log; false; }}"
     );
     guest
         .succeed(&serve, PATIENCE)

@@ -1,4 +1,4 @@
-# Boots a VM with more RAM than this machine has, on a broker whose card is software: what is not touched takes nothing.
+# Boots the VM of a file on a broker whose card is software.
 vramd serve --config /inner/software.toml >/run/software.log 2>&1 &
 broker=$!
 until [ -S /run/b.sock ]; do
@@ -8,7 +8,7 @@ until [ -S /run/b.sock ]; do
     fi
     usleep 100000
 done
-vramd run /inner/large.toml
+vramd run "$1"
 status=$?
 kill $broker
 wait $broker
