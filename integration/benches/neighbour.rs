@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use integration::neighbour::attacks::{AT_LOOKS, ATTACKS, Attack};
+use integration::neighbour::attacks::{AT_LENDERS, AT_LOOKS, ATTACKS, Attack};
 use integration::neighbour::{Host, Measured};
 use vgpu::policy::PolicyName;
 
@@ -53,6 +53,8 @@ fn main() -> Result<()> {
             AT_LOOKS.iter().filter(is_wanted),
         )?);
     }
+    println!("VMs that lend:");
+    failures.extend(measure(&Host::lending()?, AT_LENDERS.iter().filter(is_wanted))?);
     ensure!(
         failures.is_empty(),
         "a neighbour gets too little beside: {}",

@@ -3,12 +3,13 @@
 //! * `live`: a guest's code behind a vfio-user socket; the longest wait for one of its accesses is kept
 //! * `victim`: copies and grids whose results are checked, block by block
 //! * `grinder`: grids of one length after one another, for those who measure what a move of memory stops
-//! * [`attacks`]: what the other VM does, by `raw_client` too
+//! * [`attacks`]: what the other VM does; `clients`: what its VMM does, by `raw_client`
 //!
 //! Fair speed is what two victims get beside each other. `cargo bench -p integration --bench neighbour` measures;
 //! `tests/neighbour.rs` checks that the victim's bytes are right and that it gets on, without looking at a clock.
 
 pub mod attacks;
+mod clients;
 mod grinder;
 mod live;
 mod victim;
@@ -38,6 +39,11 @@ const GUEST_VRAM: u64 = 96 * MIB;
 const HOST_RAM: u64 = 2048 * MIB;
 /// VRAM of a VM that is to be short of it.
 const LITTLE: u64 = 4 * MIB;
+/// A card on which two VMs do not fit that use all they have, and what each of them has. The broker keeps some 8 MiB.
+const SHORT_VRAM: u64 = 64 * MIB;
+const LARGE_VRAM: u64 = 48 * MIB;
+/// Rest after which a VM on it lends.
+const LENDS_AFTER_NS: u64 = 20_000_000;
 /// RAM that a VM may map: an attack wants a GiB of it.
 const GUEST_RAM: u64 = 2048 * MIB;
 /// GPU time that the watchdog gives. The software card takes a hundred times as long for a full grid as a card would.
@@ -90,6 +96,32 @@ pub struct Measured {
 pub struct Host {
     folder: tempfile::TempDir,
     broker: Broker,
+    victim: Code,
+}
+
+/// What hosts differ in.
+struct Shape {
+    /// Bytes of VRAM of the card and of each VM.
+    vram_bytes: u64,
+    guest_vram: u64,
+    policy: PolicyName,
+    /// Quota of those that are not the victim.
+    others: Quota,
+    lends_after_ns: u64,
+    victim: Code,
+}
+
+impl Default for Shape {
+    fn default() -> Self {
+        Self {
+            vram_bytes: CARD_VRAM,
+            guest_vram: GUEST_VRAM,
+            policy: PolicyName::default(),
+            others: Quota::default(),
+            lends_after_ns: GpuConfig::default().lends_after_ns,
+            victim: victim::run::<8, 1>,
+        }
+    }
 }
 
 impl Host {
@@ -98,7 +130,7 @@ impl Host {
     /// # Errors
     /// The broker does not start.
     pub fn start() -> Result<Self> {
-        Self::with_vram(CARD_VRAM, GUEST_VRAM)
+        Self::shaped(Shape::default())
     }
 
     /// The same with so many bytes of VRAM, of the card and of each VM.
@@ -106,7 +138,11 @@ impl Host {
     /// # Errors
     /// The broker does not start.
     pub fn with_vram(vram_bytes: u64, guest_vram: u64) -> Result<Self> {
-        Self::with_policy((vram_bytes, guest_vram), PolicyName::default(), Quota::default())
+        Self::shaped(Shape {
+            vram_bytes,
+            guest_vram,
+            ..Shape::default()
+        })
     }
 
     /// One whose policy looks at launches of VMs with memory in host RAM, as the others soon have.
@@ -114,15 +150,40 @@ impl Host {
     /// # Errors
     /// The broker does not start.
     pub fn looking(policy: PolicyName) -> Result<Self> {
-        let quota = Quota {
+        let others = Quota {
             max: LITTLE,
             ..Quota::default()
         };
-        Self::with_policy((CARD_VRAM, GUEST_VRAM), policy, quota)
+        Self::shaped(Shape {
+            policy,
+            others,
+            ..Shape::default()
+        })
     }
 
-    /// `others`: the quota of those that are not the victim.
-    fn with_policy((vram_bytes, guest_vram): (u64, u64), policy: PolicyName, others: Quota) -> Result<Self> {
+    /// One whose VMs lend after short rests, and whose victim uses more than half of the card.
+    ///
+    /// # Errors
+    /// The broker does not start.
+    pub fn lending() -> Result<Self> {
+        Self::shaped(Shape {
+            vram_bytes: SHORT_VRAM,
+            guest_vram: LARGE_VRAM,
+            lends_after_ns: LENDS_AFTER_NS,
+            victim: victim::run::<40, 40>,
+            ..Shape::default()
+        })
+    }
+
+    fn shaped(shape: Shape) -> Result<Self> {
+        let Shape {
+            vram_bytes,
+            guest_vram,
+            policy,
+            others,
+            lends_after_ns,
+            victim,
+        } = shape;
         let folder = tempfile::tempdir().context("cannot create a folder for sockets")?;
         // Attackers are promised what they attack with, so that it is not the broker's bound of loans that stops them.
         let socket = |name: &str, channels: u32| {
@@ -148,6 +209,7 @@ impl Host {
                 seed: 1,
                 watchdog_ns: WATCHDOG_NS,
                 policy,
+                lends_after_ns,
                 ..GpuConfig::default()
             },
             firmware: None,
@@ -159,7 +221,11 @@ impl Host {
                 socket(OTHERS[1], attacks::CHANNELS.into())?,
             ],
         })?;
-        Ok(Self { folder, broker })
+        Ok(Self {
+            folder,
+            broker,
+            victim,
+        })
     }
 
     fn socket(&self, name: &str) -> PathBuf {
@@ -173,12 +239,12 @@ impl Host {
 
     /// Starts the VM whose work is checked.
     pub fn victim(&self) -> Running {
-        Running::start(self.socket(VICTIM), victim::run)
+        Running::start(self.socket(VICTIM), self.victim)
     }
 
     /// Starts the same work as the victim's in the other VM.
     pub fn twin(&self) -> Running {
-        Running::start(self.socket(OTHERS[0]), victim::run)
+        Running::start(self.socket(OTHERS[0]), self.victim)
     }
 
     /// Starts a VM that keeps the card busy with grids: of about a quarter of a millisecond of the host's time, or of ten

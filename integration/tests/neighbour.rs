@@ -2,11 +2,13 @@
 
 use anyhow::{Context as _, Result};
 use integration::neighbour::Host;
-use integration::neighbour::attacks::{AT_LOOKS, ATTACKS, Attack};
+use integration::neighbour::attacks::{AT_LENDERS, AT_LOOKS, ATTACKS, Attack};
 use vgpu::policy::PolicyName;
 
 /// Blocks that the victim has to do beside an attack.
 const BLOCKS: u64 = 3;
+/// Bytes that are to come to a victim from one that lends: of each rest some 12 MiB.
+const LENT: u64 = 30 << 20;
 
 fn get_on_beside(host: &Host, attacks: &[Attack]) -> Result<()> {
     for attack in attacks {
@@ -30,5 +32,26 @@ fn neighbour_gets_on_beside_each_attack() {
 fn neighbour_gets_on_beside_launches_that_are_dear_to_look_at() {
     for policy in [PolicyName::Gdm, PolicyName::GdmAlways, PolicyName::Adaptive] {
         get_on_beside(&Host::looking(policy).unwrap(), &AT_LOOKS).unwrap();
+    }
+}
+
+/// Memory comes to the victim with each rest of the other's, and goes with its next doorbell; with rests that are too short none does.
+#[test]
+fn neighbour_gets_on_beside_vms_that_lend_and_take_back() {
+    let host = Host::lending().unwrap();
+    for (attack, lends) in AT_LENDERS.iter().zip([true, false]) {
+        let mut victim = host.victim();
+        victim.wait_for(1).unwrap();
+        let mut attacker = host.attacker(attack);
+        attacker.wait_for(1).unwrap();
+        victim.wait_for(BLOCKS).unwrap();
+        while lends && host.stats().unwrap().refilled_bytes < LENT {
+            victim.wait_for(1).unwrap();
+        }
+        let came = host.stats().unwrap().refilled_bytes;
+        assert!(lends || came == 0, "{came} bytes came to the victim");
+        let outcome = victim.end();
+        outcome.unwrap_or_else(|error| panic!("beside {}: {error:#}", attack.name));
+        attacker.end().unwrap();
     }
 }

@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use fermi_spec::addr::SMALL_PAGE;
 use fermi_spec::bar::Bar;
 use fermi_spec::engine::Engine;
@@ -14,18 +14,15 @@ use fermi_spec::isa::assembler::{Program, assemble};
 use fermi_spec::methods::{CopyExec, CopyFormat, copy, m2mf};
 use fermi_spec::pte::{Pde, PdeAperture};
 use fermi_spec::pushbuffer::incrementing;
+use fermi_spec::regs::PbusReg;
 use fermi_spec::regs::windows::WindowBlock;
-use fermi_spec::regs::{PbusReg, PffbReg, PmcReg, pffb};
 use guests::GuestBus as _;
-use rustix::event::{EventfdFlags, eventfd};
-use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, ftruncate, memfd_create};
 use vgpu::Request;
 
+use super::clients::{doorbell_traps, large_ram, messages, unmasks};
 use super::live::Bar1;
 use super::victim::{launch_words, put_program};
 use super::{Code, Place, live};
-use crate::commands::SET_IRQS;
-use crate::raw_client::RawClient;
 use crate::rig::{self, DATA, DATA_VA, DIRECTORY, RAM_VA, Rig};
 use crate::shaders::Launch;
 use sim_host::bus::SimBus;
@@ -37,20 +34,10 @@ const TARGET_VA: u64 = DATA_VA + (4 << 20);
 const UNMAPPED_VA: u64 = 1 << 36;
 /// Channels that attack at a time.
 pub(super) const CHANNELS: u8 = 60;
-/// BAR0 of the vGPU as a region.
-const BAR0: u32 = 0;
-/// The region and the interrupt index by which doorbells trap (`docs/vfio-user.md`), what a SET_IRQS for it says, and how often it is said at a time.
-const DEVICE_SPECIFIC_REGION: u32 = 9;
-const DEVICE_SPECIFIC_IRQ: u32 = 5;
-const IRQ_DATA_EVENTFD: u32 = 1 << 2;
-const IRQ_ACTION_UNMASK: u32 = 1 << 4;
-const IRQ_ACTION_TRIGGER: u32 = 1 << 5;
-const TRAPS: usize = 8;
-/// Loads that a client has under way, and stores in one of its batches.
-const READS: usize = 48;
-const BATCH: usize = 200;
-/// Bytes that a client maps and leaves.
-const RAM: u64 = 1 << 30;
+/// What a VM that lends uses, and its rests: of some 60 µs each, some 120 ms that lend and 10 that do not.
+const LENT_BYTES: u64 = 40 << 20;
+const LENDING_RESTS: u32 = 2000;
+const SHORT_RESTS: u32 = 160;
 /// A table of small pages in guest RAM, and how many entries name it.
 const TABLES_GPA: u64 = 14 << 20;
 const TABLES: u64 = 64;
@@ -78,7 +65,7 @@ pub struct Attack {
 }
 
 /// Each attack that the bench and the test put beside a victim.
-pub const ATTACKS: [Attack; 15] = [
+pub const ATTACKS: [Attack; 16] = [
     attack("60 channels with copies of 512 MiB", long_copies),
     attack("60 channels with formatted copies", formatted_copies),
     attack("grids without an end", endless_grids),
@@ -94,17 +81,24 @@ pub const ATTACKS: [Attack; 15] = [
     attack("windows that change all they show", windows),
     attack("doorbells of all channels in memory", doorbells),
     attack("eventfds of doorbells that trap", doorbell_traps),
+    attack("eventfds that unmask INTx", unmasks),
 ];
 
 /// What is tried at a broker that looks at launches ([`Host::looking`](super::Host::looking)).
 pub const AT_LOOKS: [Attack; 1] = [attack("launches that are dear to look at", dear_launches)];
+
+/// What is tried at a broker whose VMs lend after short rests ([`Host::lending`](super::Host::lending)).
+pub const AT_LENDERS: [Attack; 2] = [
+    attack("rests that lend, and doorbells", rests),
+    attack("doorbells soon enough to lend never", never_rests),
+];
 
 const fn attack(name: &'static str, run: Code) -> Attack {
     Attack { name, run }
 }
 
 /// Does it again and again. That a connection is lost is the attack's own loss.
-fn again(place: &Place, mut once: impl FnMut() -> Result<()>) -> Result<()> {
+pub(super) fn again(place: &Place, mut once: impl FnMut() -> Result<()>) -> Result<()> {
     while !place.is_over() {
         if once().is_err() {
             thread::sleep(AGAIN);
@@ -360,49 +354,31 @@ fn many_tables(bus: &mut SimBus) {
     }
 }
 
-/// Keeps as many loads under way as a client may, and batches of flushes between them.
-fn messages(place: &Place) -> Result<()> {
-    again(place, || {
-        let mut client = RawClient::connect(&place.socket)?;
-        let stores = [(
-            PffbReg::TlbInvalidate.offset(),
-            pffb::TLB_GO | pffb::TLB_ALL_PAGES,
-        ); BATCH];
-        while !place.is_over() {
-            for _ in 0..READS {
-                client.read(BAR0, u64::from(PmcReg::Boot0.offset()), 4)?;
-            }
-            client.write_many(&stores)?;
-            for _ in 0..=READS {
-                client.reply()?;
-            }
-            place.meter.count_block();
-        }
-        Ok(())
+/// Works and rests in turns, each rest long enough to lend: its memory goes and comes, and what its neighbour has with it.
+fn rests(place: &Place) -> Result<()> {
+    as_guest(place, Bar1::ByMessages, |bus, place| {
+        work_and_rest(bus, place, LENDING_RESTS)
     })
 }
 
-/// A client that says all the time that a store has trapped, by eventfds that it replaces, and says all the time that stores trap.
-fn doorbell_traps(place: &Place) -> Result<()> {
-    again(place, || {
-        let mut client = RawClient::connect(&place.socket)?;
-        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-        while !place.is_over() {
-            for action in [IRQ_ACTION_TRIGGER, IRQ_ACTION_UNMASK].repeat(TRAPS) {
-                let event = eventfd(1 << 16, flags).context("cannot make an eventfd")?;
-                let words = [20, IRQ_DATA_EVENTFD | action, DEVICE_SPECIFIC_IRQ, 0, 1];
-                let body: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-                client.send(SET_IRQS, &body, &[event])?;
-                client.read(DEVICE_SPECIFIC_REGION, 0, 16)?;
-                client.write(DEVICE_SPECIFIC_REGION, 0, &[0; 8])?;
-            }
-            for _ in 0..6 * TRAPS {
-                client.reply()?;
-            }
-            place.meter.count_block();
-        }
-        Ok(())
+/// The same with rests that lend nothing: memory that it does not use stays its own.
+fn never_rests(place: &Place) -> Result<()> {
+    as_guest(place, Bar1::ByMessages, |bus, place| {
+        work_and_rest(bus, place, SHORT_RESTS)
     })
+}
+
+fn work_and_rest(bus: &mut SimBus, place: &Place, rests: u32) {
+    let mut rig = Rig::start(bus, LENT_BYTES);
+    rig.open(bus, 1);
+    rig.fill(bus, 1, 1, LENT_BYTES);
+    while !place.is_over() {
+        rig.copies(bus, 1);
+        place.meter.count_block();
+        (0..rests)
+            .take_while(|_| !place.is_over())
+            .for_each(|_| bus.relax());
+    }
 }
 
 fn resets(place: &Place) -> Result<()> {
@@ -413,20 +389,6 @@ fn resets(place: &Place) -> Result<()> {
             place.meter.count_block();
             bus.machine(Request::Reset);
         }
-    })
-}
-
-/// Memory that a client maps and leaves behind with its connection.
-fn large_ram(place: &Place) -> Result<()> {
-    again(place, || {
-        let mut client = RawClient::connect(&place.socket)?;
-        let file = memfd_create("large", MemfdFlags::CLOEXEC).context("cannot make a file")?;
-        ftruncate(&file, RAM).context("cannot make a file")?;
-        fallocate(&file, FallocateFlags::empty(), 0, RAM).context("cannot fill a file")?;
-        client.map(0, RAM, &[file])?;
-        client.reply()?;
-        place.meter.count_block();
-        Ok(())
     })
 }
 

@@ -15,10 +15,6 @@ use crate::shaders::runner::{self, Addresses};
 use sim_host::bus::SimBus;
 
 const CHANNEL: u8 = 1;
-/// Bytes of data that the tables show.
-const DATA_BYTES: u64 = 8 << 20;
-/// Bytes that are written and read back at a time.
-const BLOCK: u64 = 1 << 20;
 /// Subchannel of class 90c0.
 pub(super) const SUBCHANNEL: u8 = 1;
 /// Places in guest RAM: code, results, and what a launch needs besides.
@@ -70,25 +66,27 @@ pub(super) fn launch_words(launch: &Launch) -> Vec<u32> {
     words
 }
 
-/// Connects, and works until it is over.
-pub(super) fn run(place: &Place) -> Result<()> {
+/// Connects, and works until it is over: its tables show `MEBIBYTES` of data, and `BLOCK` MiB are written and read back at a time.
+pub(super) fn run<const MEBIBYTES: u64, const BLOCK: u64>(place: &Place) -> Result<()> {
     let its_own = place.clone();
-    live::run(place, live::Bar1::ByMessages, move |bus| work(bus, &its_own))
+    live::run(place, live::Bar1::ByMessages, move |bus| {
+        work(bus, &its_own, MEBIBYTES << 20, BLOCK << 20)
+    })
 }
 
-fn work(bus: &mut SimBus, place: &Place) -> Result<(), String> {
-    let mut rig = Rig::start(bus, DATA_BYTES).with_contexts();
+fn work(bus: &mut SimBus, place: &Place, data_bytes: u64, block: u64) -> Result<(), String> {
+    let mut rig = Rig::start(bus, data_bytes).with_contexts();
     rig.open(bus, CHANNEL);
     put_program(bus, &PROGRAM);
     for round in 1.. {
         if place.is_over() {
             break;
         }
-        if !rig.fill(bus, CHANNEL, round, BLOCK) {
+        if !rig.fill(bus, CHANNEL, round, block) {
             return Err(format!("round {round}: the copy to VRAM did not end"));
         }
         compute(bus, &mut rig, round as u32)?;
-        rig.verify(bus, CHANNEL, round, BLOCK).map_err(|at| match at {
+        rig.verify(bus, CHANNEL, round, block).map_err(|at| match at {
             u64::MAX => format!("round {round}: the copy from VRAM did not end"),
             at => format!("round {round}: byte {at:#x} is wrong"),
         })?;
