@@ -14,7 +14,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::json;
 
 use crate::host_env::HostEnv;
-use crate::process::{Process, until_within};
+use crate::process::{Process, Silent, until_within};
 use crate::qmp::{Qmp, Rendezvous};
 
 const READY: &str = "@@ready";
@@ -29,6 +29,10 @@ const CONSOLE_TAIL: usize = 15;
 const POWERED_DOWN: &str = "reboot: Power down";
 /// Longest time for shutting down.
 const POWER_OFF_PATIENCE: Duration = Duration::from_secs(60);
+/// Time between two looks at a processor that says nothing, how many find it in one place before it is stuck there, and the bytes of such a place.
+const PLACE_LOOK: Duration = Duration::from_secs(1);
+const STUCK_LOOKS: u32 = 20;
+const PLACE_BYTES: u64 = 64;
 
 /// The processor of a machine: emulated, so that no KVM is needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -138,6 +142,7 @@ pub(crate) struct Guest {
 struct Machine {
     qmp: Qmp,
     console: PathBuf,
+    clock: Clock,
 }
 
 /// Takes commands as `host_env/guest_init.sh` does.
@@ -202,7 +207,11 @@ impl Guest {
         let qmp = Qmp::new(monitor.accept(&mut process)?)?;
         let mut guest = Self {
             process,
-            machine: Some(Machine { qmp, console }),
+            machine: Some(Machine {
+                qmp,
+                console,
+                clock: config.clock,
+            }),
             sent: 0,
         };
         let deadline = Instant::now() + BOOT_PATIENCE;
@@ -355,10 +364,14 @@ impl Guest {
         is_last: impl Fn(&str) -> bool,
     ) -> Result<(Vec<String>, String)> {
         let mut lines = Vec::new();
+        let mut place = Place::default();
         loop {
             let patience = deadline.saturating_duration_since(Instant::now());
-            let line = match self.process.line_within(patience) {
+            let line = match self.process.line_within(patience.min(PLACE_LOOK)) {
                 Ok(line) => line,
+                Err(error) if error.is::<Silent>() && patience > PLACE_LOOK && !self.is_stuck(&mut place) => {
+                    continue;
+                }
                 Err(error) => {
                     let said = lines
                         .last()
@@ -374,6 +387,12 @@ impl Guest {
                 bail!("the guest wrote more than {LINES_MAX} lines");
             }
         }
+    }
+
+    /// Whether the processor of a machine that counts instructions goes round in one place, which is the way in which such machines hang.
+    fn is_stuck(&mut self, place: &mut Place) -> bool {
+        let counts = |machine: &Machine| machine.clock == Clock::Instructions;
+        self.machine.as_ref().is_some_and(counts) && place.is_stuck(&self.standstill())
     }
 
     /// What the processor of a machine that does not answer is at: its instruction pointer and flags.
@@ -403,9 +422,61 @@ impl Guest {
     }
 }
 
+/// Where a processor was found, and how often one after the other.
+#[derive(Default)]
+struct Place {
+    rip: u64,
+    looks: u32,
+}
+
+impl Place {
+    /// Takes the line of `info registers` with its instruction pointer. Whether it goes round in one place: a processor that waits for a lock which nobody
+    /// has does, and it does not halt.
+    fn is_stuck(&mut self, registers: &str) -> bool {
+        let field = |name: &str| {
+            let mut words = registers.split_ascii_whitespace();
+            words.find_map(|word| word.strip_prefix(name))
+        };
+        let rip = field("RIP=").and_then(|rip| u64::from_str_radix(rip, 16).ok());
+        let runs = field("HLT=") == Some("0");
+        match rip.filter(|_| runs) {
+            Some(rip) if rip.abs_diff(self.rip) < PLACE_BYTES => self.looks += 1,
+            rip => {
+                *self = Self {
+                    rip: rip.unwrap_or(0),
+                    looks: 0,
+                }
+            }
+        }
+        self.looks >= STUCK_LOOKS
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn processor_that_goes_round_in_one_place_is_stuck_and_one_that_halts_or_works_is_not() {
+        let line = |rip: u64, hlt: u32| {
+            format!("RIP={rip:016x} RFL=00000002 [-------] CPL=0 II=0 A20=1 SMM=0 HLT={hlt}")
+        };
+        let looks = |line: &dyn Fn(u64) -> String| {
+            let mut place = Place::default();
+            (0..100).position(|look| place.is_stuck(&line(look)))
+        };
+        assert_eq!(
+            looks(&|look| line(0xffff_ffff_81d1_2d60 + look % 3 * 4, 0)),
+            Some(STUCK_LOOKS as usize)
+        );
+        assert_eq!(looks(&|_| line(0xffff_ffff_81d1_2d60, 1)), None, "it halts");
+        assert_eq!(
+            looks(&|look| line(0xffff_ffff_81d1_2d60 + look % 20 / 19 * 4096, 0)),
+            None,
+            "it comes round"
+        );
+        assert_eq!(looks(&|_| "no instruction pointer".to_owned()), None);
+    }
 
     #[test]
     fn status_names_the_command_that_it_is_of() {
