@@ -59,6 +59,7 @@ fn broker_with(vram_bytes: u64, vms: Vec<VmSocket>) -> anyhow::Result<Broker> {
         vram_bytes,
         needs_microcode: false,
         strict: true,
+        paced: false,
     });
     let broker = start_broker(HostSetup {
         card,

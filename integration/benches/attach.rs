@@ -129,6 +129,7 @@ fn main() -> Result<()> {
             vram_bytes: 1536 * MIB,
             needs_microcode: false,
             strict: true,
+            paced: false,
         }),
         settings: GpuConfig {
             host_ram: 16 << 30,

@@ -31,6 +31,7 @@ const CARD: CardConfig = CardConfig {
     vram_bytes: 64 << 20,
     needs_microcode: false,
     strict: false,
+    paced: false,
 };
 
 /// A card that a thread of this process serves.

@@ -29,6 +29,7 @@ use vgpu::{GpuConfig, Quota, VmConfig};
 use vramd::host::{CardChoice, HostSetup, start_broker};
 
 use attacks::Attack;
+pub(crate) use live::bar1_memory;
 
 /// Names of the VMs.
 const VICTIM: &str = "victim";
@@ -203,6 +204,7 @@ impl Host {
                 vram_bytes,
                 needs_microcode: false,
                 strict: true,
+                paced: false,
             }),
             settings: GpuConfig {
                 host_ram: HOST_RAM,

@@ -64,6 +64,7 @@ fn as_a_broker() {
         vram_bytes: VRAM,
         needs_microcode: false,
         strict: false,
+        paced: false,
     });
     let gpu = gpu.unwrap();
     let capabilities = gpu.capabilities();

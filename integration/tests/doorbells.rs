@@ -32,6 +32,7 @@ fn broker(vms: Vec<VmSocket>) -> Broker {
         vram_bytes: 96 << 20,
         needs_microcode: false,
         strict: true,
+        paced: false,
     });
     start_broker(HostSetup {
         card,

@@ -207,6 +207,9 @@ struct GpuArguments {
     /// PGRAPH runs nothing before it was given microcode, and takes no context image that it did not save, as a real card's
     #[arg(long)]
     strict: bool,
+    /// Work takes as long as a card would take for it, unless this machine needs longer to compute it
+    #[arg(long)]
+    paced: bool,
     /// Become this user, by names or numbers, before anything is opened
     #[arg(long, value_name = "USER:GROUP[,GROUP...]")]
     user: Option<User>,

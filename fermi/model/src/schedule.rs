@@ -179,6 +179,11 @@ impl FermiModel {
         next
     }
 
+    /// GPU time of what engines do next, `None` while they rest.
+    pub fn next_at(&self) -> Option<u64> {
+        self.next_event().map(|(at, _)| at)
+    }
+
     fn next_event(&self) -> Option<(u64, Event)> {
         let waiting = self.next_waiting();
         match self.next_progress() {

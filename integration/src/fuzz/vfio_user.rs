@@ -46,6 +46,7 @@ impl Server {
                 vram_bytes: VRAM_BYTES,
                 needs_microcode: false,
                 strict: true,
+                paced: false,
             },
             is_all_trapped: false,
             trace: None,

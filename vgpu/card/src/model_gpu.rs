@@ -31,6 +31,8 @@ pub struct CardConfig {
     pub needs_microcode: bool,
     /// PGRAPH is as strict as a card: see [`ModelConfig::strict`].
     pub strict: bool,
+    /// Its clock does not run ahead of the host's: work takes as long here as its timing says, unless this host needs longer to compute it.
+    pub paced: bool,
 }
 
 /// Why no card could be made.
@@ -136,7 +138,7 @@ impl ModelGpu {
             is_interrupted: is_interrupted.clone(),
             event: interrupt.try_clone().map_err(failed("the interrupt"))?,
         };
-        let card = RunningCard::start(model, messages).map_err(failed("the thread"))?;
+        let card = RunningCard::start(model, messages, config.paced).map_err(failed("the thread"))?;
         Ok(Self {
             card,
             hold: None,

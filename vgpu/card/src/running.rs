@@ -17,11 +17,12 @@
 //!    more to do than the sleeper expects wakes it before it unlocks.
 //! 4. A frame changes its owner, and a DMA map goes, under the lock: no engine is half way through a copy then.
 //!
-//! The card's time while it rests is the host's: an access first tells the card what time it is.
+//! The card's time while it rests is the host's: an access first tells the card what time it is. While it works it is what the timing of its
+//! work says, which may be ahead of the host's or behind; one that is *paced* waits until it is not ahead.
 
 use std::io;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Condvar, LockResult, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -34,6 +35,8 @@ const SLICE: u32 = 16;
 const GIVE_WAY_MAX: Duration = Duration::from_micros(200);
 /// Turns of trying before an access sleeps on the lock: waking up costs more than most slices last.
 const LOCK_TRIES: u32 = 2000;
+/// A paced card that is further ahead of the host's clock than so sleeps, for what is beyond it: a sleep ends late by about as much.
+const PACE_SLEEP: Duration = Duration::from_micros(150);
 /// Time between two looks at semaphores that the card waits for.
 const WAITING_PERIOD: Duration = Duration::from_millis(1);
 
@@ -68,9 +71,19 @@ struct Locked<F> {
     sleep: Sleep,
     is_stopping: bool,
     is_undrawn_said: bool,
+    /// The card's clock less the host's when it rested last. A card that was slower than its timing says does not catch up.
+    rested_ns: i64,
 }
 
 impl<F: Follower> Locked<F> {
+    fn step(&mut self, now_ns: u64, work: u32) -> Stepped {
+        let stepped = self.model.step(now_ns, work);
+        if stepped != Stepped::Busy {
+            self.rested_ns = self.model.gpu_time().wrapping_sub(now_ns).cast_signed();
+        }
+        stepped
+    }
+
     /// After each access and each slice of work.
     fn follow(&mut self) {
         self.follower.update(&mut self.model);
@@ -89,11 +102,21 @@ struct Shared<F> {
     woken: Condvar,
     waiting: AtomicU32,
     start: Instant,
+    is_paced: bool,
 }
 
 impl<F: Follower> Shared<F> {
     fn now_ns(&self) -> u64 {
         u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    /// How long the card is to wait for the host's clock before it does what is next.
+    fn ahead(&self, state: &Locked<F>) -> Duration {
+        let next = state.model.next_at().filter(|_| self.is_paced);
+        let waits = next.map_or(0, |at| {
+            at.saturating_sub(self.now_ns().saturating_add_signed(state.rested_ns))
+        });
+        Duration::from_nanos(waits)
     }
 
     /// Takes the lock, counted as rule 1 demands.
@@ -144,11 +167,26 @@ impl<F: Follower> Shared<F> {
     /// Body of the stepping thread. Ends when it is asked to, or after a panic elsewhere.
     fn run(&self) {
         let Ok(mut guard) = self.state.lock() else { return };
+        // A paced card waits between any two events.
+        let work = if self.is_paced { 1 } else { SLICE };
         while !guard.is_stopping {
             let state = &mut *guard;
-            let stepped = state.model.step(self.now_ns(), SLICE);
+            let ahead = self.ahead(state);
+            let stepped = match ahead.is_zero() {
+                true => state.step(self.now_ns(), work),
+                false => Stepped::Busy,
+            };
             state.follow();
             let next = match stepped {
+                Stepped::Busy if ahead > PACE_SLEEP => {
+                    state.sleep = Sleep::Shortly;
+                    self.wait_for(guard, ahead - PACE_SLEEP)
+                }
+                Stepped::Busy if !ahead.is_zero() => {
+                    drop(guard);
+                    std::thread::yield_now();
+                    self.state.lock()
+                }
                 Stepped::Busy if self.waiting.load(Ordering::SeqCst) == 0 => Ok(guard),
                 Stepped::Busy => {
                     drop(guard);
@@ -157,10 +195,7 @@ impl<F: Follower> Shared<F> {
                 }
                 Stepped::Waiting => {
                     state.sleep = Sleep::Shortly;
-                    self.woken
-                        .wait_timeout(guard, WAITING_PERIOD)
-                        .map(|(guard, _)| guard)
-                        .map_err(|error| PoisonError::new(error.into_inner().0))
+                    self.wait_for(guard, WAITING_PERIOD)
                 }
                 Stepped::Idle => {
                     state.sleep = Sleep::Deeply;
@@ -173,6 +208,17 @@ impl<F: Follower> Shared<F> {
             }
             guard.sleep = Sleep::Awake;
         }
+    }
+
+    fn wait_for<'a>(
+        &self,
+        guard: MutexGuard<'a, Locked<F>>,
+        time: Duration,
+    ) -> LockResult<MutexGuard<'a, Locked<F>>> {
+        self.woken
+            .wait_timeout(guard, time)
+            .map(|(guard, _)| guard)
+            .map_err(|error| PoisonError::new(error.into_inner().0))
     }
 
     fn give_way(&self) {
@@ -210,19 +256,21 @@ pub(crate) struct RunningCard<F: Follower> {
 
 impl<F: Follower> RunningCard<F> {
     /// Starts the thread that runs `model`.
-    pub(crate) fn start(model: FermiModel, follower: F) -> Result<Self, io::Error> {
+    pub(crate) fn start(model: FermiModel, follower: F, is_paced: bool) -> Result<Self, io::Error> {
         let state = Locked {
             model,
             follower,
             sleep: Sleep::Awake,
             is_stopping: false,
             is_undrawn_said: false,
+            rested_ns: 0,
         };
         let shared = Arc::new(Shared {
             state: Mutex::new(state),
             woken: Condvar::new(),
             waiting: AtomicU32::new(0),
             start: Instant::now(),
+            is_paced,
         });
         let stepped = shared.clone();
         let thread = threads::spawn(ThreadKind::Card, "card".to_owned(), move || stepped.run())?;

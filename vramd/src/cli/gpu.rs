@@ -45,6 +45,7 @@ pub(super) fn gpu(arguments: &GpuArguments) -> anyhow::Result<u8> {
             vram_bytes,
             needs_microcode: arguments.needs_microcode,
             strict: arguments.strict,
+            paced: arguments.paced,
         },
         is_all_trapped: arguments.all_trapped,
         trace: arguments.trace.clone(),

@@ -51,6 +51,7 @@ impl Device {
                 vram_bytes: vram.unwrap_or_else(|| otherwise(board)),
                 needs_microcode: false,
                 strict: true,
+                paced: false,
             })),
             (Device::VfioUser(path), None) => Ok(CardChoice::VfioUser(path)),
             (Device::Vfio(at), None) => Ok(CardChoice::Vfio(at)),

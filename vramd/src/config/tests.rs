@@ -40,6 +40,7 @@ fn documented_host_is_what_it_says() {
         vram_bytes: 256 << 20,
         needs_microcode: false,
         strict: true,
+        paced: false,
     };
     assert_eq!(host.gpus[0].card, CardChoice::Model(card));
     assert_eq!(host.gpus[0].settings, vgpu::GpuConfig::default());

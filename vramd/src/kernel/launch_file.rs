@@ -373,6 +373,7 @@ fn card(raw: &RawCard) -> Result<CardConfig, Wrong> {
         vram_bytes,
         needs_microcode: false,
         strict: false,
+        paced: false,
     })
 }
 

@@ -17,6 +17,7 @@ fn card() -> ModelGpu {
         vram_bytes: 16 << 20,
         needs_microcode: false,
         strict: false,
+        paced: false,
     })
     .unwrap()
 }

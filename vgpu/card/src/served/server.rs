@@ -95,7 +95,7 @@ impl ServedCard {
         let vram = Arc::new(Vram::new(config.vram_bytes)?);
         let mut model = config.power_on(maps.clone())?;
         vram.place(&mut model)?;
-        let running = RunningCard::start(model, Front::default()).map_err(GpuError::Thread)?;
+        let running = RunningCard::start(model, Front::default(), config.paced).map_err(GpuError::Thread)?;
         Ok(Self {
             config,
             is_dead: false,
