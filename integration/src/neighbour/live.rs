@@ -29,7 +29,7 @@ pub(super) enum Bar1 {
 }
 
 /// Memory of BAR1 from its first byte on.
-fn bar1_memory(link: &VfioUserLink) -> Result<MmapRegion> {
+pub(crate) fn bar1_memory(link: &VfioUserLink) -> Result<MmapRegion> {
     let offered = link.region_memory(Bar::Bar1.number());
     let offered = offered
         .context("BAR1 cannot be asked for")?
