@@ -506,7 +506,7 @@ mod tests {
                 8,
                 70,
             ),
-            ("any", Box::new(move |round| 200_000 + noise(round) * 4), 12, 90),
+            ("any", Box::new(move |round| 200_000 + noise(round) * 4), 9, 110),
         ];
         for (name, apart_ns, looks_max, late_max) in shapes {
             let (looks, late) = looks_and_delays(apart_ns);

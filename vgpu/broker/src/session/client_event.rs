@@ -40,12 +40,17 @@ impl ClientEvent {
         self.is_awaited = self.is_connected();
     }
 
-    /// Takes what was signalled. `false` if nothing was awaited.
-    pub(super) fn take(&mut self) -> bool {
+    /// What was signalled before now does not count.
+    pub(super) fn clear(&self) {
         if let Some(event) = &self.event {
             // Whatever it says, it was signalled.
             let _ = event.take();
         }
+    }
+
+    /// Takes what was signalled. `false` if nothing was awaited.
+    pub(super) fn take(&mut self) -> bool {
+        self.clear();
         std::mem::take(&mut self.is_awaited)
     }
 

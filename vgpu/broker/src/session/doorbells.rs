@@ -52,8 +52,10 @@ impl Session {
         let (Ok(place), PLACE, true) = (place, offset, self.doorbells.is_connected()) else {
             return self.client.reply_error(request, Errno::INVAL);
         };
-        // A signal of before is about stores that the last look sees.
-        self.doorbells.take();
+        if self.doorbells.interest().is_none() {
+            // A signal of before is about stores that the last look sees.
+            self.doorbells.clear();
+        }
         let armed = self.shared.lock().map(|mut performer| {
             let is_of_use = performer.arm_doorbells(self.attachment, place);
             is_of_use.then_some(())
