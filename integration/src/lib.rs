@@ -41,6 +41,7 @@ pub mod rewrite;
 pub mod rig;
 pub mod shaders;
 pub mod sim;
+#[cfg(feature = "programs")]
 pub mod solo;
 pub mod tables;
 pub mod watch;
