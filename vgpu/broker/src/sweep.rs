@@ -27,7 +27,7 @@ use vm_memory::{Bytes as _, MmapRegion, VolatileMemory as _};
 
 /// Least time between two doorbells that looks find of one VM.
 const PERIOD_NS: u64 = 50_000;
-/// The same of all VMs that ring: so many of them make the broker look, and serve what is found, no more often than a few.
+/// The same for each VM that rings, of all of them: many make the broker serve what is found no more often than a few, and look twice as often at most.
 const EACH_NS: u64 = 25_000;
 /// Looks around the time at which a doorbell is expected are this part of the period apart.
 const GRAINS: u64 = 2;
@@ -177,6 +177,7 @@ impl Watched {
     /// Looks are what finds its doorbells, and the next one comes at once.
     fn wake(&mut self, now: Tick) {
         (self.finder, self.rung_at, self.pace_ns) = (Finder::Look, now, 0);
+        self.expected = Expected::default();
         self.due = now.after(PERIOD_NS);
     }
 
@@ -459,8 +460,8 @@ mod tests {
         (looks / u64::from(ROUNDS), latest)
     }
 
-    /// Looks at a VM whose doorbells come as `apart_ns` says, one after the other: how many looks each took, and how late they were found, together and at
-    /// most, in parts of a thousand of all the time.
+    /// Looks at a VM whose doorbells come as `apart_ns` says, one after the other: how many looks each took, and how late all were found, in parts of a
+    /// thousand of all the time.
     fn looks_and_delays(apart_ns: impl Fn(u64) -> u64) -> (u64, u64) {
         const ROUNDS: u64 = 1_000;
         let bar1 = mapping();
