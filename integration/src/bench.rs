@@ -4,7 +4,9 @@
 //! access by access; the card works between them. The host's clock runs no slower than the GPU's, so that bounds in
 //! nanoseconds hold for long copies too.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
+use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 
 use fermi_model::Stepped;
@@ -32,7 +34,7 @@ pub type HostWrites = Arc<Mutex<Vec<(u64, Vec<u8>)>>>;
 /// Guest code under way; [`Bench::join`] gives its result.
 pub struct Task<T> {
     vm: VmId,
-    result: Arc<Mutex<Option<T>>>,
+    result: Rc<Cell<Option<T>>>,
 }
 
 /// A host with VMs whose guests' code can be run to its end.
@@ -141,17 +143,13 @@ impl Bench {
     }
 
     /// Starts guest code; it runs while the bench turns.
-    pub fn start<T: Send + 'static>(
-        &mut self,
-        vm: VmId,
-        code: impl FnOnce(&mut SimBus) -> T + Send + 'static,
-    ) -> Task<T> {
+    pub fn start<T: 'static>(&mut self, vm: VmId, code: impl FnOnce(&mut SimBus) -> T + 'static) -> Task<T> {
         assert!(!self.players.contains_key(&vm), "{vm} runs something already");
-        let result = Arc::new(Mutex::new(None));
-        let into = Arc::clone(&result);
+        let result = Rc::new(Cell::new(None));
+        let into = Rc::clone(&result);
         let guest = Guest::start(Arc::clone(&self.world.vm(vm).ram), move |bus| {
             let value = code(bus);
-            *into.lock().expect("one thread") = Some(value);
+            into.set(Some(value));
             Ok(())
         });
         let mut player = Player::new(vm, guest, 0);
@@ -169,16 +167,12 @@ impl Bench {
             panic!("{vm}: {error}");
         }
         self.check();
-        let value = task.result.lock().expect("one thread").take();
+        let value = task.result.take();
         value.expect("the code has ended")
     }
 
     /// Runs guest code to its end.
-    pub fn run<T: Send + 'static>(
-        &mut self,
-        vm: VmId,
-        code: impl FnOnce(&mut SimBus) -> T + Send + 'static,
-    ) -> T {
+    pub fn run<T: 'static>(&mut self, vm: VmId, code: impl FnOnce(&mut SimBus) -> T + 'static) -> T {
         let task = self.start(vm, code);
         self.join(task)
     }

@@ -84,7 +84,7 @@ pub fn works(
     vm: VmId,
     channels: u8,
     stop: &Arc<AtomicBool>,
-    work: impl FnOnce(&mut SimBus) -> Vec<u32> + Send + 'static,
+    work: impl FnOnce(&mut SimBus) -> Vec<u32> + 'static,
 ) -> (Task<u64>, Arc<AtomicU64>) {
     let (stop, done) = (Arc::clone(stop), Arc::new(AtomicU64::new(0)));
     let count = Arc::clone(&done);

@@ -68,9 +68,9 @@ impl Host {
         Self { bench, messages }
     }
 
-    fn run<T: Send + 'static>(
+    fn run<T: 'static>(
         &mut self,
-        guest: impl FnOnce(&mut SimBus) -> Result<T, String> + Send + 'static,
+        guest: impl FnOnce(&mut SimBus) -> Result<T, String> + 'static,
     ) -> Result<T, Violation> {
         self.bench.run(VM, guest).map_err(Violation)
     }

@@ -57,7 +57,7 @@ impl Scene {
         self.canary = Some(checked.unwrap());
     }
 
-    fn attack<T: Send + 'static>(&mut self, code: impl FnOnce(&mut SimBus) -> T + Send + 'static) -> T {
+    fn attack<T: 'static>(&mut self, code: impl FnOnce(&mut SimBus) -> T + 'static) -> T {
         self.bench.run(ATTACKER, code)
     }
 

@@ -42,7 +42,7 @@ impl Scene {
         Self { bench, canary }
     }
 
-    fn attack<T: Send + 'static>(&mut self, code: impl FnOnce(&mut SimBus) -> T + Send + 'static) -> T {
+    fn attack<T: 'static>(&mut self, code: impl FnOnce(&mut SimBus) -> T + 'static) -> T {
         self.bench.run(ATTACKER, code)
     }
 

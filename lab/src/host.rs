@@ -3,8 +3,10 @@
 //! Guests and core take no time. While the card works, its clock alone moves on; while it rests, time leaps to what is due next.
 //! So two runs with the same seed are equal to the last byte, and no figure depends on who ran them.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::rc::Rc;
+use std::sync::Arc;
 
 use fermi_model::Stepped;
 use fermi_spec::addr::Gpa;
@@ -96,7 +98,7 @@ pub(crate) struct Line {
 /// Guest code under way, and where its result will be.
 pub(crate) struct Task<T> {
     pub(crate) vm: VmId,
-    result: Arc<Mutex<Option<T>>>,
+    result: Rc<Cell<Option<T>>>,
 }
 
 /// Core, card, and guests.
@@ -148,18 +150,16 @@ impl<'a> Host<'a> {
     }
 
     /// Starts guest code; it runs while the host turns.
-    pub(crate) fn start<T: Send + 'static>(
+    pub(crate) fn start<T: 'static>(
         &mut self,
         vm: VmId,
-        code: impl FnOnce(&mut SimBus) -> Result<T, String> + Send + 'static,
+        code: impl FnOnce(&mut SimBus) -> Result<T, String> + 'static,
     ) -> Task<T> {
-        let result = Arc::new(Mutex::new(None));
-        let into = Arc::clone(&result);
+        let result = Rc::new(Cell::new(None));
+        let into = Rc::clone(&result);
         let guest = Guest::start(Arc::clone(&self.world.vm(vm).ram), move |bus| {
             let value = code(bus)?;
-            if let Ok(mut into) = into.lock() {
-                *into = Some(value);
-            }
+            into.set(Some(value));
             Ok(())
         });
         let mut player = Player::new(vm, guest, 0);
@@ -179,17 +179,17 @@ impl<'a> Host<'a> {
         let vm = task.vm;
         self.turn_until("a guest's program", |host| host.has_ended(vm))?;
         self.players.remove(&vm);
-        let value = task.result.lock().ok().and_then(|mut result| result.take());
+        let value = task.result.take();
         value.ok_or(LabError::Fault {
             what: format!("the program of {vm} left no result"),
         })
     }
 
     /// Runs guest code to its end.
-    pub(crate) fn run<T: Send + 'static>(
+    pub(crate) fn run<T: 'static>(
         &mut self,
         vm: VmId,
-        code: impl FnOnce(&mut SimBus) -> Result<T, String> + Send + 'static,
+        code: impl FnOnce(&mut SimBus) -> Result<T, String> + 'static,
     ) -> Result<T, LabError> {
         let task = self.start(vm, code);
         self.join(task)

@@ -46,7 +46,7 @@ pub(crate) fn bar1_memory(link: &VfioUserLink) -> Result<MmapRegion> {
 pub(super) fn run(
     place: &Place,
     bar1: Bar1,
-    code: impl FnOnce(&mut SimBus) -> Result<(), String> + Send + 'static,
+    code: impl FnOnce(&mut SimBus) -> Result<(), String> + 'static,
 ) -> Result<()> {
     let link = VfioUserLink::connect(&place.socket).context("cannot connect")?;
     let bar1 = match bar1 {

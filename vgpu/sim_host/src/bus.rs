@@ -1,12 +1,14 @@
-//! A guest of the simulated host: its code runs on a thread of its own, but only while the simulation waits for it.
+//! A guest of the simulated host: its code is a coroutine, which runs on a stack of its own while the simulation waits for it.
 //!
-//! The turn is passed to and fro over two channels, so exactly one thread runs at a time and a run depends on its
-//! seed alone. RAM is touched directly: no other thread runs meanwhile.
+//! Each request suspends the code until its answer is there, so a run depends on its seed alone, and the change to and
+//! fro costs nanoseconds: the kernel knows one thread. RAM is touched directly: nothing else runs meanwhile.
 
+use std::cell::{Cell, RefCell};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::thread::JoinHandle;
 
+use corosensei::stack::DefaultStack;
+use corosensei::{Coroutine, CoroutineResult, Yielder};
 use fermi_spec::bar::Bar;
 use fermi_spec::pte::Pte;
 use guests::GuestBus;
@@ -42,23 +44,16 @@ pub enum Ask {
     Done(Result<(), String>),
 }
 
-/// The guest's end of the two channels.
-pub struct SimBus {
-    ask: Sender<Ask>,
-    answer: Receiver<u64>,
+/// The guest's side: what its code asks by.
+pub struct SimBus<'a> {
+    simulation: &'a Yielder<u64, Ask>,
     ram: Arc<MmapRegion>,
 }
 
-/// Unwinds a guest's thread when the simulation is over before it is.
-struct Over;
-
-impl SimBus {
+impl SimBus<'_> {
+    /// Does not return when the simulation is over first: the guest's stack is unwound then.
     fn call(&mut self, ask: Ask) -> u64 {
-        let answered = self.ask.send(ask).ok().and_then(|()| self.answer.recv().ok());
-        match answered {
-            Some(value) => value,
-            None => std::panic::resume_unwind(Box::new(Over)),
-        }
+        self.simulation.suspend(ask)
     }
 
     /// A load of any width, for guests that do not behave; bytes beyond eight are lost.
@@ -135,7 +130,7 @@ macro_rules! narrow_accesses {
     };
 }
 
-impl WideBus for SimBus {
+impl WideBus for SimBus<'_> {
     fn read(&mut self, bar: Bar, offset: u64, bytes: usize) -> u64 {
         SimBus::read(self, bar, offset, bytes)
     }
@@ -145,7 +140,7 @@ impl WideBus for SimBus {
     }
 }
 
-impl GuestBus for SimBus {
+impl GuestBus for SimBus<'_> {
     narrow_accesses!();
 
     fn ram_read(&mut self, gpa: u64, data: &mut [u8]) {
@@ -175,60 +170,56 @@ impl GuestBus for SimBus {
     }
 }
 
-/// The simulation's end of the two channels.
+/// Bytes of a guest's stack.
+const STACK_BYTES: usize = 2 << 20;
+
+/// The simulation's side of a guest.
 pub struct Guest {
-    asked: Receiver<Ask>,
-    answer: Option<Sender<u64>>,
-    thread: Option<JoinHandle<()>>,
+    /// Absent once it has ended.
+    code: RefCell<Option<Coroutine<u64, Ask, Result<(), String>>>>,
+    answer: Cell<u64>,
 }
 
 impl Guest {
-    /// Starts `code` with `ram` as its RAM; it runs up to its first ask when [`Guest::next`] is called.
+    /// Takes `code` with `ram` as its RAM; it runs up to its first ask when [`Guest::next`] is called.
+    ///
+    /// # Panics
+    /// The host has no room for its stack.
     pub fn start(
         ram: Arc<MmapRegion>,
-        code: impl FnOnce(&mut SimBus) -> Result<(), String> + Send + 'static,
+        code: impl FnOnce(&mut SimBus) -> Result<(), String> + 'static,
     ) -> Self {
-        let (ask, asked) = channel();
-        let (answer, answers) = channel();
-        let thread = std::thread::spawn(move || {
-            let mut bus = SimBus {
-                ask,
-                answer: answers,
-                ram,
-            };
-            let outcome = code(&mut bus);
-            // This request gets no answer.
-            let _ = bus.ask.send(Ask::Done(outcome));
+        let stack = DefaultStack::new(STACK_BYTES).expect("room for a stack");
+        // What is handed over to the new stack is small.
+        let code = Box::new(code);
+        let code = Coroutine::with_stack(stack, move |simulation: &Yielder<u64, Ask>, _| {
+            code(&mut SimBus { simulation, ram })
         });
         Self {
-            asked,
-            answer: Some(answer),
-            thread: Some(thread),
+            code: RefCell::new(Some(code)),
+            answer: Cell::new(0),
         }
     }
 
-    /// Waits for the guest's next request. A guest whose code panicked has ended with an error.
+    /// Lets the guest run with the last answer up to its next request. A guest whose code panics has ended with an error.
     pub fn next(&self) -> Ask {
-        self.asked
-            .recv()
-            .unwrap_or_else(|_| Ask::Done(Err("the guest's code panicked".to_owned())))
+        let mut code = self.code.borrow_mut();
+        let went = code.as_mut().map(|code| {
+            let answer = self.answer.get();
+            catch_unwind(AssertUnwindSafe(|| code.resume(answer)))
+        });
+        let outcome = match went {
+            Some(Ok(CoroutineResult::Yield(ask))) => return ask,
+            Some(Ok(CoroutineResult::Return(outcome))) => outcome,
+            Some(Err(_)) => Err("the guest's code panicked".to_owned()),
+            None => Err("the guest's code has ended".to_owned()),
+        };
+        *code = None;
+        Ask::Done(outcome)
     }
 
-    /// Answers the last request; the guest runs until the next one.
+    /// Answers the last request: [`Guest::next`] lets the guest go on with it.
     pub fn answer(&self, value: u64) {
-        if let Some(answer) = &self.answer {
-            // The end of a guest shows at its next request.
-            let _ = answer.send(value);
-        }
-    }
-}
-
-impl Drop for Guest {
-    fn drop(&mut self) {
-        self.answer = None;
-        if let Some(thread) = self.thread.take() {
-            // It unwound because the simulation ended, or has ended itself.
-            let _ = thread.join();
-        }
+        self.answer.set(value);
     }
 }
