@@ -3,10 +3,13 @@
 use std::io::Write;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, bail};
 use integration::rewrite::Rewrites;
 use integration::sim::{Outcome, Settings, Telling, run as simulate, run_recorded};
+
+use crate::workers;
 
 /// Seeds to run, and how much to print.
 #[derive(clap::Args)]
@@ -47,6 +50,21 @@ impl SimArguments {
             (false, true) => Telling::Actions,
             (false, false) => Telling::Events,
         }
+    }
+
+    /// The options that a seed alone has to be run with.
+    fn repeated(&self) -> String {
+        let honest = if self.honest { " --honest" } else { "" };
+        let faults = if self.no_faults { " --no-faults" } else { "" };
+        let policy = match self.hostile_policy {
+            true => " --hostile-policy",
+            false => "",
+        };
+        let rewrites = match self.rewrite_one_in {
+            Some(one_in) => format!(" --rewrite-one-in {one_in}"),
+            None => String::new(),
+        };
+        format!("{honest}{faults}{policy}{rewrites}")
     }
 }
 
@@ -114,24 +132,24 @@ fn scene(outcome: &Outcome) -> String {
     )
 }
 
+/// Runs seeds on all processors. None begins after a violation.
 fn many(seeds: Range<u64>, settings: Settings, arguments: &SimArguments) -> anyhow::Result<()> {
-    let (mut events, mut spilled, mut refilled) = (0, 0, 0);
-    for seed in seeds.clone() {
+    let is_over = AtomicBool::new(false);
+    let outcomes = workers::each(seeds.clone().collect(), |seed| {
+        if is_over.load(Ordering::Relaxed) {
+            return None;
+        }
         let outcome = simulate(seed, settings);
+        is_over.fetch_or(outcome.violation.is_some(), Ordering::Relaxed);
+        Some((seed, outcome))
+    });
+    let (mut events, mut spilled, mut refilled) = (0, 0, 0);
+    for (seed, outcome) in outcomes.into_iter().flatten() {
         if let Some(violation) = &outcome.violation {
-            let honest = if arguments.honest { " --honest" } else { "" };
-            let faults = if arguments.no_faults { " --no-faults" } else { "" };
-            let policy = match arguments.hostile_policy {
-                true => " --hostile-policy",
-                false => "",
-            };
-            let rewrites = match arguments.rewrite_one_in {
-                Some(one_in) => format!(" --rewrite-one-in {one_in}"),
-                None => String::new(),
-            };
             bail!(
-                "seed {seed}: {violation}\ndrawn:\n{}repeat with: cargo xtask sim --seed {seed}{honest}{faults}{policy}{rewrites}",
-                outcome.drawn
+                "seed {seed}: {violation}\ndrawn:\n{}repeat with: cargo xtask sim --seed {seed}{}",
+                outcome.drawn,
+                arguments.repeated()
             );
         }
         events += outcome.events;
