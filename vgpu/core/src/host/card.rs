@@ -528,6 +528,11 @@ impl Card {
             .write(at, ptes.flat_map(u64::to_le_bytes).collect(), actions);
     }
 
+    /// Has the next batch of copies go to the copy engine that is idle, if the other one is at work.
+    pub(crate) fn choose_copy_engine(&mut self, is_at_work: impl Fn(Engine) -> bool) {
+        self.copy.choose_engine(is_at_work);
+    }
+
     /// Starts a batch of copies. One at a time.
     pub(crate) fn start_copy(
         &mut self,

@@ -122,10 +122,13 @@ impl CopyChannel {
     }
 
     fn object(&self) -> u32 {
-        match self.second {
-            false => u32::from(class::COPY) | u32::from(Engine::Copy0.number()) << 16,
-            true => u32::from(class::COPY_1) | u32::from(Engine::Copy1.number()) << 16,
-        }
+        let class = if self.second { class::COPY_1 } else { class::COPY };
+        u32::from(class) | u32::from(engine(self.second).number()) << 16
+    }
+
+    /// Has the next batch go to the engine that is idle, if the other one is at work.
+    pub(crate) fn choose_engine(&mut self, is_at_work: impl Fn(Engine) -> bool) {
+        self.second ^= is_at_work(engine(self.second)) && !is_at_work(engine(!self.second));
     }
 
     /// The channel was bound anew: its ring starts from the beginning. The batch under way never ends. The next one
@@ -148,6 +151,10 @@ impl Inspect for CopyChannel {
         tree.number("next_entry", self.gp_put);
         tree.number("last_batch", self.sequence);
     }
+}
+
+fn engine(is_second: bool) -> Engine {
+    if is_second { Engine::Copy1 } else { Engine::Copy0 }
 }
 
 fn push_run(words: &mut Vec<u32>, run: &CopyRun) {

@@ -17,6 +17,7 @@
 use planted::Fault;
 
 use super::Cx;
+use super::engine_looks::DRIVEN;
 use super::live_windows::give_back_to;
 use super::mover::{Move, Stage};
 use super::running::Running;
@@ -112,7 +113,7 @@ impl Running {
         if *is_over || cx.now < *look_at || self.are_engines_asked(id) {
             return false;
         }
-        self.ask_engines(id, cx);
+        self.ask_engines(id, &DRIVEN, cx);
         true
     }
 

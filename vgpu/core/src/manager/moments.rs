@@ -13,9 +13,13 @@
 //! the stop the channel may come onto the engine, and is drained as ever. A look is three loads, and one VM of a card is waited for
 //! at a time; so no VM pays for it.
 //!
+//! The copy itself goes by the same look to the copy engine that is idle, if a guest's transfer is on the other one: nobody waits for the
+//! answer, and without it the copy goes where the last one went.
+//!
 //! unverified: that 2640 says on a real card whose work is on an engine. If not, moves wait in vain, and less and less.
 
 use fermi_spec::bar::Bar;
+use fermi_spec::engine::Engine;
 use fermi_spec::regs::PfifoReg;
 use fermi_spec::regs::pfifo::EngineStatus;
 use planted::Fault;
@@ -39,9 +43,10 @@ const LOOK_NS: u64 = 100_000;
 #[derive(Debug)]
 pub(super) struct EnginesAsked {
     id: MoveId,
-    tokens: Vec<Token>,
-    /// Channels that are at work, as far as answers have come.
-    at_work: Vec<PhysChannel>,
+    /// Answers that have not come.
+    tokens: Vec<(Token, Engine)>,
+    /// Engines that are at work, and for whom, as far as answers have come.
+    at_work: Vec<(Engine, PhysChannel)>,
 }
 
 impl Running {
@@ -83,7 +88,7 @@ impl Running {
         if cx.now < *look_at || self.are_engines_asked(id) {
             return false;
         }
-        self.ask_engines(id, cx);
+        self.ask_engines(id, &DRIVEN, cx);
         true
     }
 
@@ -92,12 +97,12 @@ impl Running {
         self.volatile.engines_asked.iter().any(|asked| asked.id == id)
     }
 
-    /// Begins a look for a move.
-    pub(super) fn ask_engines(&mut self, id: MoveId, cx: &mut Cx<'_>) {
+    /// Begins a look at engines for a move.
+    pub(super) fn ask_engines(&mut self, id: MoveId, engines: &[Engine], cx: &mut Cx<'_>) {
         let mut tokens = Vec::new();
-        for engine in DRIVEN {
+        for &engine in engines {
             let token = self.card.tokens.next();
-            tokens.push(token);
+            tokens.push((token, engine));
             cx.actions.push(Action::HostRead {
                 token,
                 bar: Bar::Bar0,
@@ -115,14 +120,18 @@ impl Running {
     /// Takes an answer; `false` if the value belongs to another question.
     pub(super) fn moment_value(&mut self, token: Token, data: &[u8], cx: &mut Cx<'_>) -> bool {
         let all = &mut self.volatile.engines_asked;
-        let Some(at) = all.iter().position(|asked| asked.tokens.contains(&token)) else {
+        let question = all.iter().enumerate().find_map(|(at, asked)| {
+            let place = asked.tokens.iter().position(|(of, _)| *of == token)?;
+            Some((at, place))
+        });
+        let Some((at, place)) = question else {
             return false;
         };
         let asked = &mut all[at];
-        asked.tokens.retain(|of| *of != token);
+        let (_, engine) = asked.tokens.swap_remove(place);
         let status = EngineStatus::from_bits(u32::from_le_bytes(data.try_into().unwrap_or_default()));
         if status.busy() {
-            asked.at_work.push(PhysChannel(status.channel()));
+            asked.at_work.push((engine, PhysChannel(status.channel())));
         }
         if asked.tokens.is_empty() {
             let asked = all.swap_remove(at);
@@ -139,11 +148,15 @@ impl Running {
         let is_at_work = asked
             .at_work
             .iter()
-            .any(|channel| self.writes(*channel, &moving.head));
+            .any(|(_, channel)| self.writes(*channel, &moving.head));
         let is_at_work = is_at_work || self.is_written_by_leaving(&moving.head);
         match moving.stage {
             Stage::Draining { .. } => self.looked_aside(is_at_work, cx),
             Stage::Awaiting { .. } => self.go_on_at_moment(is_at_work, cx),
+            Stage::Mapping { .. } => {
+                let is_at_work = |engine| asked.at_work.iter().any(|(of, _)| *of == engine);
+                self.card.choose_copy_engine(is_at_work);
+            }
             _ => {}
         }
     }

@@ -122,6 +122,9 @@ impl Running {
                 self.card.map_window(&ptes, cx.actions);
                 let directory = self.card.own.directory;
                 self.card.flush_tlb(Some(directory), Job::WindowFlushed(head.id));
+                if head.copied > 0 {
+                    self.ask_engines(head.id, &[Engine::Copy0, Engine::Copy1], cx);
+                }
             }
         }
         self.mover.current = Some(Move::new(head, Stage::Mapping { work }, cx.now));

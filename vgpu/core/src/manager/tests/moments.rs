@@ -129,6 +129,35 @@ fn vm_that_works_without_end_is_stopped_all_the_same_and_waited_for_less_the_nex
 }
 
 #[test]
+fn copies_go_to_the_engine_that_is_idle() {
+    let mut scene = up();
+    let mut max = 18;
+    // Guests' transfers on the engines, and who copies then: who copied last, unless it is at work and the other is not.
+    let cases = [
+        ([false, false], Engine::Copy0),
+        ([true, false], Engine::Copy1),
+        ([false, false], Engine::Copy1),
+        ([true, true], Engine::Copy1),
+        ([true, false], Engine::Copy1),
+        ([false, true], Engine::Copy0),
+        ([true, true], Engine::Copy0),
+    ];
+    for (at_work, expected) in cases {
+        for (engine, is_at_work) in [Engine::Copy0, Engine::Copy1].into_iter().zip(at_work) {
+            let status = EngineStatus::new().with_channel(9).with_busy(is_at_work);
+            let reg = PfifoReg::EngineStatus(engine.number().into()).into();
+            scene.registers.insert(reg, status.into_bits());
+        }
+        scene.take();
+        set_max(&mut scene, max * MIB);
+        scene.pass(50 * MS);
+        assert!(scene.notices().any(moved), "it never comes to {max} MiB");
+        assert_eq!(scene.copies_by(), expected.number(), "{at_work:?}");
+        max -= 2;
+    }
+}
+
+#[test]
 fn vm_that_leaves_or_whose_quota_changes_is_not_stopped_for_it() {
     for leaves in [false, true] {
         let mut scene = up();

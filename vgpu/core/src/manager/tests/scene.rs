@@ -25,6 +25,8 @@ pub(super) const MS: u64 = 1_000_000;
 const VRAM: u64 = 64 * MIB;
 /// Where the broker's semaphore lies in its own memory.
 const SEMAPHORE: u64 = 0x1000;
+/// Where its pushbuffer names the copy engine.
+const COPY_OBJECT: u64 = 0x2004;
 /// Where a guest keeps its instance block, directory, table and runlist.
 pub(super) const INSTANCE: u64 = 0x10_0000;
 pub(super) const DIRECTORY: u64 = 0x20_0000;
@@ -253,6 +255,13 @@ impl Scene {
     pub(super) fn end_copy(&mut self) {
         let done = self.batches.to_le_bytes();
         self.memory.write(Place::Own { offset: SEMAPHORE }, &done);
+    }
+
+    /// The engine that the broker's last batch of copies goes to.
+    pub(super) fn copies_by(&mut self) -> u8 {
+        let mut word = [0; 4];
+        self.memory.read(Place::Own { offset: COPY_OBJECT }, &mut word);
+        (u32::from_le_bytes(word) >> 16 & 0x1f) as u8
     }
 
     /// Ends the polls of a register that are held.
