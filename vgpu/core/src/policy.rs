@@ -85,7 +85,7 @@ impl PolicyName {
     }
 }
 
-/// Why a policy is asked. Nothing moves at that time.
+/// Why a policy is asked. Nothing moves at that time, unless it says so.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Occasion {
     /// The VM holds more than its `max`. Only a spill of its chunks is an answer; without one the mechanism chooses.
@@ -100,6 +100,12 @@ pub enum Occasion {
     /// as it is.
     Held {
         /// VM whose launch waits.
+        vm: VmId,
+    },
+    /// The VM hands work over that would be looked at, and wait for its memory. Only [`Proposal::Release`] is an answer; without one it is looked at.
+    /// Something may move at that time.
+    Due {
+        /// VM whose work it is.
         vm: VmId,
     },
     /// Nobody demands anything, and an observation made a pass worth while ([`Worth::Pass`]).

@@ -2,8 +2,9 @@
 //!
 //! ```text
 //!  doorbell ─► looked at ([`super::ahead`]) ─► all chunks of the next launch in VRAM ──► the card gets GP_PUT behind its entry
-//!                                                └ no: the policy is asked (Occasion::Held) ─ a move, then again
-//!                                                       └ it has no answer, or [`HOLD_NS`] are over: given as it is
+//!      │                                         └ no: the policy is asked (Occasion::Held) ─ a move, then again
+//!      │                                                └ it has no answer, or [`HOLD_NS`] are over: given as it is
+//!      └ the policy is asked first (Occasion::Due): it may say that nothing waits for a while
 //! ```
 //!
 //! A VM that has no memory in host RAM waits for nothing: the card gets its doorbell at once, and its ring is read so that what its channels
@@ -139,6 +140,9 @@ impl Running {
     }
 
     fn go_on_with_work(&mut self, vm: VmId, v: u8, cx: &mut Cx<'_>) {
+        if self.is_due(vm, v, cx.now) {
+            self.ask_before_look(vm, cx.now);
+        }
         let vgpu = self.vms.get_mut(&vm);
         let lookup = vgpu.map_or(Lookup::No, |vgpu| vgpu.looks_up(cx.now));
         let look = self.look_ahead(vm, v, lookup, cx);
@@ -148,6 +152,13 @@ impl Running {
             self.volatile.ahead.due.insert((vm, v));
         }
         self.tell_given(vm, v, cx);
+    }
+
+    /// Whether the channel has work that would wait for a look, and none yet that waits for its memory.
+    fn is_due(&self, vm: VmId, v: u8, now: Tick) -> bool {
+        let vgpu = self.vms.get(&vm).filter(|vgpu| vgpu.holds_work(now));
+        let work = vgpu.and_then(|vgpu| vgpu.work.channels.get(&v));
+        work.is_some_and(|work| !work.is_next_seen() && work.next_look(1).is_some())
     }
 
     /// Gives the card what may go. `true`: more has to be looked at because of it.

@@ -258,10 +258,13 @@ impl<'a> Limits<'a> {
         }
         let (rest, breach) = match proposal {
             Proposal::Nothing => return (Proposal::Nothing, None),
-            Proposal::Release { vm, .. } => match occasion == (Occasion::Held { vm }) {
-                true => return (proposal, None),
-                false => (None, None),
-            },
+            Proposal::Release { vm, .. } => {
+                match [Occasion::Held { vm }, Occasion::Due { vm }].contains(&occasion) {
+                    true => return (proposal, None),
+                    false => (None, None),
+                }
+            }
+            _ if matches!(occasion, Occasion::Due { .. }) => (None, None),
             Proposal::Spill { vm, chunks, cause } => {
                 let (chunks, breach) = self.admit_spill(vm, chunks, cause);
                 let any = !chunks.is_empty();

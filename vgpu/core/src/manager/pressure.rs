@@ -107,6 +107,19 @@ impl Running {
         proposal
     }
 
+    /// Whether work that a VM hands over waits for its memory is asked before it is looked at.
+    pub(super) fn ask_before_look(&mut self, vm: VmId, now: Tick) {
+        let proposal = self.ask(Occasion::Due { vm }, now);
+        if let Proposal::Release {
+            vm,
+            until,
+            with_looks,
+        } = proposal
+        {
+            self.release_work(vm, (until, with_looks), now);
+        }
+    }
+
     /// Starts a move, or gives demanded chunks host RAM. `false`: nothing changed.
     fn carry_out(&mut self, occasion: Occasion, proposal: Proposal, cx: &mut Cx<'_>) -> bool {
         match proposal {

@@ -50,6 +50,22 @@ impl Gdm {
         others.for_each(|(_, switch)| switch.disturb());
     }
 
+    /// What a VM's switch says, which may begin or end a trial. `waits`: the work was looked at, and waits for its memory.
+    fn free(&mut self, view: &Snapshot<'_>, vm: VmId, waits: bool) -> Option<Free> {
+        let beside = self.others_try(vm, view.now);
+        let switch = self.switches.entry(vm).or_default();
+        let tried = switch.tries(view.now);
+        let has = || in_vram(view, vm);
+        let free = match waits {
+            true => switch.free(view.now, has, beside),
+            false => switch.due(view.now, has, beside),
+        };
+        if switch.tries(view.now) != tried {
+            self.disturb_others(vm);
+        }
+        free
+    }
+
     /// Whether another VM tries what loading brings: one at a time, because trials slow others down.
     fn others_try(&self, vm: VmId, now: Tick) -> bool {
         let mut others = self.switches.iter().filter(|(other, _)| **other != vm);
@@ -227,15 +243,11 @@ fn leaving(vm: &VmView<'_>, work: &WorkView<'_>, count: usize) -> Vec<ChunkNo> {
 impl Policy for Gdm {
     fn propose(&mut self, view: &Snapshot<'_>, occasion: Occasion, rng: &mut ChaCha8Rng) -> Proposal {
         match occasion {
+            Occasion::Due { vm } => self
+                .free(view, vm, false)
+                .map_or(Proposal::Nothing, |free| release(vm, free)),
             Occasion::Held { vm } => {
-                let beside = self.others_try(vm, view.now);
-                let switch = self.switches.entry(vm).or_default();
-                let tried = switch.tries(view.now);
-                let free = switch.free(view.now, || in_vram(view, vm), beside);
-                if switch.tries(view.now) != tried {
-                    self.disturb_others(vm);
-                }
-                if let Some(free) = free {
+                if let Some(free) = self.free(view, vm, true) {
                     return release(vm, free);
                 }
                 let switch = self.switches.entry(vm).or_default();

@@ -107,7 +107,7 @@ pub(super) fn propose(
         Occasion::Demand => make_room(view, which),
         Occasion::Pass | Occasion::Tick => pass(view, which),
         // For policies that go by launches.
-        Occasion::Held { .. } => Proposal::Nothing,
+        Occasion::Held { .. } | Occasion::Due { .. } => Proposal::Nothing,
     }
 }
 

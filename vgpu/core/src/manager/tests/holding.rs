@@ -248,6 +248,28 @@ fn rings_are_read_and_nothing_ever_waits_under_a_policy_that_wants_looks_alone()
     assert!(launches > 100, "{launches}");
 }
 
+/// A look that finds out what work uses asks the card first whether what went before has ended.
+#[test]
+fn work_that_is_not_to_wait_is_not_kept_waiting_by_looks() {
+    let state = PfifoReg::ChannelState(1).offset();
+    let asks =
+        |action: &Action| matches!(action, Action::HostRead { offset, .. } if *offset == u64::from(state));
+    for (policy, expected) in [(PolicyName::GdmAlways, 390..=400), (PolicyName::Gdm, 1..=200)] {
+        let (mut scene, first) = known(policy);
+        let out: Vec<_> = is_out(&mut scene).collect();
+        let mut all = ((DATA / CHUNK) as u32..).map(ChunkNo);
+        let near = all.find(|of| !out.contains(of)).expect("some fit");
+        let mut looked_at = 0;
+        for entry in 0..400 {
+            submit(&mut scene, first + entry, near);
+            looked_at += usize::from(scene.actions.iter().any(asks));
+            assert_eq!(rung(&scene), [first + entry + 1], "its memory is there");
+            scene.pass(MS);
+        }
+        assert!(expected.contains(&looked_at), "{policy}: {looked_at} of 400");
+    }
+}
+
 /// A ring whose entries all name the same words, which set nothing. Together they are half a million words.
 fn ring_without_end(scene: &mut Scene) -> u32 {
     let words = 0x3f0;
