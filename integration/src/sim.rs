@@ -24,6 +24,7 @@ use sim_host::turns::{Player, Turn};
 mod drawn;
 mod held;
 mod hostile_policy;
+mod lending;
 mod log;
 mod operator;
 mod rest;
@@ -340,6 +341,11 @@ impl Simulation {
         match &self.world.vm(id).attached {
             // What others were lent is theirs until they need it no more, and a newcomer finds less.
             Some(Err(Denial::Shadows { lent: 1.., .. })) => {
+                self.vms.remove(at);
+                return Ok(());
+            }
+            // Whether rightly, the end of the run judges.
+            Some(Err(_)) if self.world.is_lost => {
                 self.vms.remove(at);
                 return Ok(());
             }

@@ -160,6 +160,8 @@ faults! {
     LowLent,
     /// A VM that rings no doorbell counts as one that rests, whatever it has on the card.
     WorkTakenForRest,
+    /// A VM that rests is never found to.
+    RestNotSeen,
     /// A VM that has had more than its part of an engine goes on.
     NobodyHeldBack,
     /// The doorbell of a channel that was parked does not bring it back to work.

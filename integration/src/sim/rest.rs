@@ -16,7 +16,7 @@ const QUIET_PERIODS: u32 = 6;
 const MOVED_MAX: u64 = 3;
 
 /// Steps of 5 µs after which something that is under way counts as one that takes long.
-const STEPS_MAX: u32 = 40_000;
+pub(super) const STEPS_MAX: u32 = 40_000;
 
 /// What moved so far, by the accounts of the VMs.
 struct Moved {
@@ -103,8 +103,9 @@ impl Simulation {
         settled
     }
 
-    /// Lets passes go on until memory is at rest, as it is after a bounded number of moves, and looks at the shares.
+    /// Lets passes go on until memory is at rest, as it is after a bounded number of moves, and looks at who lends and at the shares.
     pub(super) fn settle(&mut self) -> Result<(), Violation> {
+        let on_card = self.let_rest()?;
         let before = Moved::of(&self.world);
         let guest_vram: u64 = self
             .vms
@@ -134,6 +135,9 @@ impl Simulation {
         if !self.world.manager.under_way().is_empty() {
             return Ok(());
         }
+        if let Some(on_card) = on_card {
+            self.check_lending(&on_card)?;
+        }
         // A channel that does not leave the card keeps its VM's memory where it is.
         let after = Moved::of(&self.world);
         let stands = |vm: VmId| after.rolled_back.get(&vm) != before.rolled_back.get(&vm);
@@ -142,7 +146,7 @@ impl Simulation {
     }
 
     /// Whether what is under way ends within so many steps. Answers reach guests, which do nothing with them.
-    fn ends_within(&mut self, steps: u32) -> Result<bool, Violation> {
+    pub(super) fn ends_within(&mut self, steps: u32) -> Result<bool, Violation> {
         for _ in 0..steps {
             if self.world.is_lost || self.world.manager.under_way().is_empty() {
                 return Ok(true);

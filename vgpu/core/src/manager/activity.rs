@@ -9,6 +9,7 @@
 use fermi_spec::bar::Bar;
 use fermi_spec::regs::PfifoReg;
 use fermi_spec::regs::pfifo::ChannelState;
+use planted::Fault;
 
 use super::Cx;
 use super::forecast::Forecast;
@@ -162,8 +163,8 @@ impl Running {
     pub(super) fn note_lenders(&mut self, now: Tick) {
         let after = self.config.lends_after_ns;
         for vgpu in self.vms.values_mut().filter(|_| after > 0) {
-            vgpu.activity.lends =
-                !vgpu.is_at_work() && (vgpu.activity.lends || vgpu.has_rested(after, self.forecast, now));
+            let rests = vgpu.activity.lends || vgpu.has_rested(after, self.forecast, now);
+            vgpu.activity.lends = !vgpu.is_at_work() && rests && !planted::is(Fault::RestNotSeen);
         }
     }
 }

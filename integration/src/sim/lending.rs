@@ -1,0 +1,145 @@
+//! Who rests lends, and who works does not, by what the card says: its channel table and what is in each channel's ring (decision 0037).
+//!
+//! Guests stand still meanwhile, so what they have handed over is all that there is. A VM all of whose channels are on the card with nothing to do rests
+//! from then on; one that has work on it that no semaphore keeps waiting, then and at the end, has had it all the time.
+
+use std::collections::BTreeMap;
+
+use fermi_spec::addr::VramAddr;
+use fermi_spec::bar::Bar;
+use fermi_spec::regs::pfifo::{ChannelInstance, ChannelState};
+use fermi_spec::regs::{Bar0Reg, PfifoReg};
+use vgpu::{Audit, VmAudit, VmId};
+
+use super::{Simulation, Violation};
+
+/// Longest time of rest before a VM lends that is waited for: `lends_after` may be longer than a run.
+const WAITED_MAX_NS: u64 = 1_000_000_000;
+/// What a copy takes for a byte at most, here, and the copies that a rest has to pay for.
+const COPY_BYTE_NS: u64 = 2;
+const COPIES: u64 = 8;
+/// Passes behind that in which it is found out.
+const PASSES: u64 = 4;
+/// Steps for the card before it is asked, and nanoseconds of each.
+const STEPS: u32 = 1_000;
+const STEP_NS: u64 = 5_000;
+const CHANNELS: u16 = 128;
+
+/// What the card has of each VM.
+pub(super) type OnCard = BTreeMap<VmId, Doing>;
+
+/// What a VM's channels do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Doing {
+    /// All are on the card, and none has anything in its ring.
+    Nothing,
+    /// One of them has work that no semaphore keeps waiting.
+    Work,
+    /// Work waits for something, or the card knows some of the channels only.
+    Unknown,
+}
+
+impl Simulation {
+    fn register(&mut self, reg: impl Into<Bar0Reg>) -> u32 {
+        let mut word = [0; 4];
+        let offset = u64::from(reg.into().offset());
+        self.world.model.bar_read(Bar::Bar0, offset, &mut word);
+        u32::from_le_bytes(word)
+    }
+
+    /// Lets the card do what it can do soon: a channel that a move has stopped has what is left in its ring looked at first.
+    fn let_card_go_on(&mut self) -> Result<(), Violation> {
+        for _ in 0..STEPS {
+            self.world.step(64);
+            self.world.now.0 += STEP_NS;
+            self.world.look();
+            self.collect_replies()?;
+        }
+        Ok(())
+    }
+
+    /// What each VM has on the card now.
+    fn on_card(&mut self, audit: &Audit) -> OnCard {
+        let entries = (0..CHANNELS).filter_map(|channel| {
+            let instance = ChannelInstance::from_bits(self.register(PfifoReg::ChannelInstance(channel)));
+            let state = ChannelState::from_bits(self.register(PfifoReg::ChannelState(channel)));
+            instance.valid().then(|| (VramAddr(instance.instance().0), state))
+        });
+        let entries: BTreeMap<VramAddr, ChannelState> = entries.collect();
+        let doing = audit.vms.iter().map(|vm| {
+            let states: Vec<_> = vm.blocks.iter().map(|block| entries.get(block)).collect();
+            let known = || states.iter().flatten();
+            let doing =
+                if known().any(|state| state.runnable() && state.pending() && !state.acquire_pending()) {
+                    Doing::Work
+                } else if states
+                    .iter()
+                    .all(|state| state.is_some_and(|state| !state.pending()))
+                {
+                    Doing::Nothing
+                } else {
+                    Doing::Unknown
+                };
+            (vm.vm, doing)
+        });
+        doing.collect()
+    }
+
+    /// Lets time pass until whoever rests lends. What each VM had on the card then, and has had since; `None` if nobody lends in this run.
+    pub(super) fn let_rest(&mut self) -> Result<Option<OnCard>, Violation> {
+        let config = self.world.config();
+        let (after, period) = (config.lends_after_ns, config.refill_period_ns);
+        if after == 0 || after > WAITED_MAX_NS {
+            return Ok(None);
+        }
+        let audit = self.world.manager.audit().unwrap_or_default();
+        let used = audit
+            .vms
+            .iter()
+            .map(|vm| vm.active + vm.wanted)
+            .max()
+            .unwrap_or(0);
+        let until = self
+            .world
+            .now
+            .after(after.max(used * COPY_BYTE_NS * COPIES) + PASSES * period);
+        self.let_card_go_on()?;
+        let before = self.on_card(&audit);
+        while self.world.now < until {
+            self.world.now.0 += period;
+            self.world.look();
+            if !self.ends_within(super::rest::STEPS_MAX)? || self.world.is_lost {
+                return Ok(None);
+            }
+        }
+        Ok(Some(before))
+    }
+
+    /// Checks that those lend who have rested since, if anybody wants memory, and none that has worked.
+    pub(super) fn check_lending(&mut self, before: &OnCard) -> Result<(), Violation> {
+        self.let_card_go_on()?;
+        let audit = self.world.manager.audit().unwrap_or_default();
+        let after = self.on_card(&audit);
+        let wants = |vm: &VmAudit| {
+            let room = vm.quota.max.min(vm.quota.high).saturating_sub(vm.resident);
+            vm.wanted > 0 && vm.smallest_wanted <= room
+        };
+        for vm in &audit.vms {
+            let is_wanted = audit.vms.iter().any(|of| of.vm != vm.vm && wants(of));
+            let since = [before, &after].map(|then| then.get(&vm.vm).copied());
+            match since {
+                [Some(Doing::Nothing), Some(Doing::Nothing)] if is_wanted && !vm.lends => {
+                    return Err(Violation(format!(
+                        "{} has nothing on the card for long, others want memory, and it does not lend",
+                        vm.vm
+                    )));
+                }
+                [Some(Doing::Work), Some(Doing::Work)] if vm.lends => {
+                    return Err(Violation(format!("{} lends, and has work on the card", vm.vm)));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
