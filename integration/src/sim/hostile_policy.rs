@@ -102,7 +102,7 @@ impl Policy for HostilePolicy {
         let cause = MoveCause::FreeRoom;
         match (self.rng.random_range(0..8u32), occasion) {
             // Switched to work that runs directly, and held again at any moment.
-            (6, Occasion::Held { vm }) => self.release(vm, view),
+            (6, Occasion::Held { vm } | Occasion::Due { vm }) => self.release(vm, view),
             (7, _) => self.release(vm, view),
             (number, _) => self.move_some(number, vm, view, cause),
         }
