@@ -20,8 +20,9 @@ const COPY_BYTE_NS: u64 = 2;
 const COPIES: u64 = 8;
 /// Passes behind that in which it is found out.
 const PASSES: u64 = 4;
-/// Steps for the card before it is asked, and nanoseconds of each.
+/// Steps for the card before it is asked and behind each move, and nanoseconds of each.
 const STEPS: u32 = 1_000;
+const STEPS_AFTER_A_MOVE: u32 = 200;
 const STEP_NS: u64 = 5_000;
 const CHANNELS: u16 = 128;
 
@@ -47,9 +48,9 @@ impl Simulation {
         u32::from_le_bytes(word)
     }
 
-    /// Lets the card do what it can do soon: a channel that a move has stopped has what is left in its ring looked at first.
-    fn let_card_go_on(&mut self) -> Result<(), Violation> {
-        for _ in 0..STEPS {
+    /// Lets the card do what it can do soon: of a channel that a move had stopped it looks first whether there is anything in its ring.
+    fn let_card_go_on(&mut self, steps: u32) -> Result<(), Violation> {
+        for _ in 0..steps {
             self.world.step(64);
             self.world.now.0 += STEP_NS;
             self.world.look();
@@ -103,7 +104,7 @@ impl Simulation {
             .world
             .now
             .after(after.max(used * COPY_BYTE_NS * COPIES) + PASSES * period);
-        self.let_card_go_on()?;
+        self.let_card_go_on(STEPS)?;
         let before = self.on_card(&audit);
         while self.world.now < until {
             self.world.now.0 += period;
@@ -111,13 +112,14 @@ impl Simulation {
             if !self.ends_within(super::rest::STEPS_MAX)? || self.world.is_lost {
                 return Ok(None);
             }
+            self.let_card_go_on(STEPS_AFTER_A_MOVE)?;
         }
         Ok(Some(before))
     }
 
     /// Checks that those lend who have rested since, if anybody wants memory, and none that has worked.
     pub(super) fn check_lending(&mut self, before: &OnCard) -> Result<(), Violation> {
-        self.let_card_go_on()?;
+        self.let_card_go_on(STEPS)?;
         let audit = self.world.manager.audit().unwrap_or_default();
         let after = self.on_card(&audit);
         let wants = |vm: &VmAudit| {
