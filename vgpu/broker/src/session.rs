@@ -84,6 +84,8 @@ pub(crate) struct Session {
     doorbells: ClientEvent,
     /// Signalled by the client when its INTx is unmasked.
     unmask: ClientEvent,
+    /// The core had no room for the last unmask that was signalled.
+    unmask_is_owed: bool,
 }
 
 /// What a client tells by an eventfd of its own.
@@ -124,6 +126,7 @@ impl Session {
             limit: RateLimit::new(Instant::now()),
             doorbells: ClientEvent::default(),
             unmask: ClientEvent::default(),
+            unmask_is_owed: false,
         }
     }
 
@@ -443,8 +446,22 @@ impl Session {
 
     /// Takes the core's answer to a piece.
     pub(crate) fn reply(&mut self, id: RequestId, reply: Reply) {
-        let (request, range) = match self.pieces.remove(id) {
-            Some(Piece::Whole(request, answer)) => {
+        let Some(piece) = self.pieces.remove(id) else {
+            return;
+        };
+        if let Piece::Unmask = piece {
+            return self.unmask_answered(&reply);
+        }
+        self.piece_answered(piece, reply);
+        // There is room for one more.
+        if std::mem::take(&mut self.unmask_is_owed) {
+            self.ask_to_unmask();
+        }
+    }
+
+    fn piece_answered(&mut self, piece: Piece, reply: Reply) {
+        let (request, range) = match piece {
+            Piece::Whole(request, answer) => {
                 let answered = match reply {
                     Reply::Data(data) => self.answer(request, answer, None, &data),
                     Reply::Done => self.answer(request, answer, None, &[]),
@@ -452,9 +469,8 @@ impl Session {
                 };
                 return tell_mistake(answered);
             }
-            Some(Piece::Part(request, range)) => (request, range),
-            Some(Piece::Unmask) => return self.unmask.wait(),
-            None => return,
+            Piece::Part(request, range) => (request, range),
+            Piece::Unmask => return,
         };
         let Some(gather) = self.gathers.get_mut(request) else {
             return;

@@ -127,7 +127,7 @@ pub(crate) mod at {
     pub(crate) const POLL: u64 = 0x30;
     /// Raises the reader's interrupt.
     pub(crate) const INTERRUPT: u64 = 0x40;
-    /// Is answered by a write to [`RELEASE`].
+    /// Is answered by a write to [`RELEASE`]. While one of a VM is held there is no room for another request to mask its INTx or unmask it.
     pub(crate) const HELD: u64 = 0x50;
     /// Answers what is held.
     pub(crate) const RELEASE: u64 = 0x58;
@@ -405,6 +405,9 @@ impl TestCore {
                 actions.push(Action::DropImage { vm, at, bytes });
                 self.change_config(vm, actions, ConfigSpace::reset);
                 answer(actions, of, Reply::Done);
+            }
+            Request::MaskIntx { .. } if self.held.iter().any(|(held, _)| *held == vm) => {
+                answer(actions, of, Reply::Refused(Refusal::TooManyWaiting));
             }
             Request::MaskIntx { masked } => {
                 match masked {

@@ -4,7 +4,7 @@
 //!   trigger set ─► eventfd known, unmask ─┐
 //!   mask, unmask ─────────────────────────┼─► a request to the core, in its turn ─► answered
 //!   trigger cleared ─► no eventfd, mask ──┤
-//!   unmask eventfd signalled ─────────────┘  not polled again before the core's answer
+//!   unmask eventfd signalled ─────────────┘  not polled again before the core has done it
 //! ```
 //!
 //! So a signal that the core sends has an eventfd, and one that is dropped because the trigger was just cleared is masked in the core:
@@ -13,7 +13,7 @@
 use vfio_user_server::error::ReplyError;
 use vfio_user_server::irq::{IrqAction, IrqOperation};
 use vfio_user_server::{Errno, RequestId as ClientRequest};
-use vgpu::Request;
+use vgpu::{Refusal, Reply, Request};
 
 use super::{Answer, Piece, Session};
 use crate::signaller::Signalled;
@@ -74,11 +74,24 @@ impl Session {
     /// The client's eventfd has unmasked it.
     pub(super) fn unmasked(&mut self) {
         if self.unmask.take() {
-            let id = self.issue(Piece::Unmask);
-            // A broker that has ended has informed the port.
-            if let Ok(mut performer) = self.shared.lock() {
-                performer.request(self.attachment, id, Request::MaskIntx { masked: false });
-            }
+            self.ask_to_unmask();
+        }
+    }
+
+    pub(super) fn ask_to_unmask(&mut self) {
+        let id = self.issue(Piece::Unmask);
+        // A broker that has ended has informed the port.
+        if let Ok(mut performer) = self.shared.lock() {
+            performer.request(self.attachment, id, Request::MaskIntx { masked: false });
+        }
+    }
+
+    /// The core has answered an unmask by eventfd. One that it had no room for is asked for again when another request has been answered.
+    pub(super) fn unmask_answered(&mut self, reply: &Reply) {
+        let has_no_room = *reply == Reply::Refused(Refusal::TooManyWaiting);
+        self.unmask_is_owed = has_no_room && self.unmask.is_connected();
+        if !self.unmask_is_owed {
+            self.unmask.wait();
         }
     }
 

@@ -159,6 +159,27 @@ fn eventfd_of_the_client_unmasks_as_a_message_does() {
 }
 
 #[test]
+fn unmask_for_which_there_is_no_room_is_done_when_there_is() {
+    let bench = Bench::new(TestCore::default(), &["a", "b"]);
+    let (mut client, mut other) = (raw_client(&bench.path("a")), bench.client("b"));
+    let (intx, ended) = (event(), event());
+    assert_eq!(change(&mut client, EVENTFD | TRIGGER, &[], &[&intx]), 0);
+    assert_eq!(change(&mut client, EVENTFD | UNMASK, &[], &[&ended]), 0);
+    poke(&mut client, at::LINE_UP);
+    arrives(&bench, &intx);
+    for round in 1..=5 {
+        client.write_all(&read_message(0, at::HELD, 4)).unwrap();
+        let is_held = |vm: &crate::stats::VmStats| vm.accesses.bar0_reads == round;
+        bench.wait_until(|bench| bench.broker.snapshot().vms.iter().any(is_held));
+        ended.write(1).unwrap();
+        assert!(!comes_soon(&intx), "there is no room for the unmask");
+        other.region_write(0, at::RELEASE, &[0; 4]).unwrap();
+        assert_eq!(reply(&mut client).1, 0);
+        arrives(&bench, &intx);
+    }
+}
+
+#[test]
 fn next_client_does_not_inherit_a_trigger() {
     let bench = Bench::new(TestCore::default(), &["a"]);
     let mut client = raw_client(&bench.path("a"));
