@@ -173,10 +173,13 @@ impl GuestBus for SimBus<'_> {
 /// Bytes of a guest's stack.
 const STACK_BYTES: usize = 2 << 20;
 
+/// A guest's code, which is resumed with the answer to its last request.
+type Code = Coroutine<u64, Ask, Result<(), String>>;
+
 /// The simulation's side of a guest.
 pub struct Guest {
     /// Absent once it has ended.
-    code: RefCell<Option<Coroutine<u64, Ask, Result<(), String>>>>,
+    code: RefCell<Option<Code>>,
     answer: Cell<u64>,
 }
 
