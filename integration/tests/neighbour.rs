@@ -2,11 +2,13 @@
 
 use anyhow::{Context as _, Result};
 use integration::neighbour::Host;
-use integration::neighbour::attacks::{AT_LENDERS, AT_LOOKS, ATTACKS, Attack};
+use integration::neighbour::attacks::{AT_LENDERS, AT_LENDERS_OF_SLOW_HOSTS, AT_LOOKS, ATTACKS, Attack};
 use vgpu::policy::PolicyName;
 
 /// Blocks that the victim has to do beside an attack.
 const BLOCKS: u64 = 3;
+/// Blocks after which a host counts as one that has other work: rests pay for no copies there, unless they are long.
+const PATIENCE: u64 = 200;
 /// Bytes that are to come to a victim from one that lends: of each rest some 12 MiB.
 const LENT: u64 = 30 << 20;
 
@@ -45,8 +47,14 @@ fn neighbour_gets_on_beside_vms_that_lend_and_take_back() {
         let mut attacker = host.attacker(attack);
         attacker.wait_for(1).unwrap();
         victim.wait_for(BLOCKS).unwrap();
+        let mut blocks = 0;
         while lends && host.stats().unwrap().refilled_bytes < LENT {
             victim.wait_for(1).unwrap();
+            blocks += 1;
+            if blocks == PATIENCE {
+                attacker.end().unwrap();
+                attacker = host.attacker(&AT_LENDERS_OF_SLOW_HOSTS);
+            }
         }
         let came = host.stats().unwrap().refilled_bytes;
         assert!(lends || came == 0, "{came} bytes came to the victim");

@@ -34,9 +34,10 @@ const TARGET_VA: u64 = DATA_VA + (4 << 20);
 const UNMAPPED_VA: u64 = 1 << 36;
 /// Channels that attack at a time.
 pub(super) const CHANNELS: u8 = 60;
-/// What a VM that lends uses, and its rests: of some 60 µs each, some 120 ms that lend and 10 that do not.
+/// What a VM that lends uses, and its rests: of some 60 µs each, some 120 ms that lend, two seconds that lend where copies are dear, and 10 ms that do not.
 const LENT_BYTES: u64 = 40 << 20;
 const LENDING_RESTS: u32 = 2000;
+const LONG_RESTS: u32 = 32_000;
 const SHORT_RESTS: u32 = 160;
 /// A table of small pages in guest RAM, and how many entries name it.
 const TABLES_GPA: u64 = 14 << 20;
@@ -92,6 +93,9 @@ pub const AT_LENDERS: [Attack; 2] = [
     attack("rests that lend, and doorbells", rests),
     attack("doorbells soon enough to lend never", never_rests),
 ];
+
+/// The first of them where copies are dear.
+pub const AT_LENDERS_OF_SLOW_HOSTS: Attack = attack("long rests that lend, and doorbells", rests_long);
 
 const fn attack(name: &'static str, run: Code) -> Attack {
     Attack { name, run }
@@ -358,6 +362,13 @@ fn many_tables(bus: &mut SimBus) {
 fn rests(place: &Place) -> Result<()> {
     as_guest(place, Bar1::ByMessages, |bus, place| {
         work_and_rest(bus, place, LENDING_RESTS)
+    })
+}
+
+/// The same on a host that has other work: a rest has to pay for the copies before it lends, and those take long there.
+fn rests_long(place: &Place) -> Result<()> {
+    as_guest(place, Bar1::ByMessages, |bus, place| {
+        work_and_rest(bus, place, LONG_RESTS)
     })
 }
 
