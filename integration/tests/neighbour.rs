@@ -8,7 +8,7 @@ use vgpu::policy::PolicyName;
 /// Blocks that the victim has to do beside an attack.
 const BLOCKS: u64 = 3;
 /// Blocks after which a host counts as one that has other work: rests pay for no copies there, unless they are long.
-const PATIENCE: u64 = 200;
+const PATIENCE: u64 = 40;
 /// Bytes that are to come to a victim from one that lends: of each rest some 12 MiB.
 const LENT: u64 = 30 << 20;
 
