@@ -16,7 +16,7 @@ use vfio_user_server::error::{CloseReason, ReplyError};
 use vfio_user_server::function::Region;
 use vfio_user_server::irq::{IrqAction, IrqChange, IrqIndex, IrqOperation};
 use vfio_user_server::{BatchedWrite, Client, Errno, Incoming, Pending, RequestId as ClientRequest};
-use vgpu::{ACCESS_BYTES_MAX, Refusal, Reply, Request, RequestId};
+use vgpu::{ACCESS_BYTES_MAX, REQUESTS_WAITING_MAX, Refusal, Reply, Request, RequestId};
 use vmm_sys_util::epoll::EventSet;
 
 use crate::broker::Shared;
@@ -84,8 +84,6 @@ pub(crate) struct Session {
     doorbells: ClientEvent,
     /// Signalled by the client when its INTx is unmasked.
     unmask: ClientEvent,
-    /// The core had no room for the last unmask that was signalled.
-    unmask_is_owed: bool,
 }
 
 /// What a client tells by an eventfd of its own.
@@ -126,7 +124,6 @@ impl Session {
             limit: RateLimit::new(Instant::now()),
             doorbells: ClientEvent::default(),
             unmask: ClientEvent::default(),
-            unmask_is_owed: false,
         }
     }
 
@@ -150,10 +147,15 @@ impl Session {
     /// Events to poll the client's eventfd for; `None` for none.
     pub(crate) fn event_interest(&self, tells: Tells) -> Option<(RawFd, EventSet)> {
         let event = match tells {
-            Tells::Stored => &self.doorbells,
-            Tells::Unmask => &self.unmask,
+            Tells::Stored => self.doorbells.interest(),
+            Tells::Unmask => self.unmask.interest().filter(|_| self.has_room()),
         };
-        event.interest().filter(|_| self.is_attached)
+        event.filter(|_| self.is_attached)
+    }
+
+    /// Whether the core has room for one more request: no more of them wait there than have not been answered.
+    fn has_room(&self) -> bool {
+        self.pieces.len() < REQUESTS_WAITING_MAX
     }
 
     /// The client's eventfd is ready.
@@ -446,22 +448,8 @@ impl Session {
 
     /// Takes the core's answer to a piece.
     pub(crate) fn reply(&mut self, id: RequestId, reply: Reply) {
-        let Some(piece) = self.pieces.remove(id) else {
-            return;
-        };
-        if let Piece::Unmask = piece {
-            return self.unmask_answered(&reply);
-        }
-        self.piece_answered(piece, reply);
-        // There is room for one more.
-        if std::mem::take(&mut self.unmask_is_owed) {
-            self.ask_to_unmask();
-        }
-    }
-
-    fn piece_answered(&mut self, piece: Piece, reply: Reply) {
-        let (request, range) = match piece {
-            Piece::Whole(request, answer) => {
+        let (request, range) = match self.pieces.remove(id) {
+            Some(Piece::Whole(request, answer)) => {
                 let answered = match reply {
                     Reply::Data(data) => self.answer(request, answer, None, &data),
                     Reply::Done => self.answer(request, answer, None, &[]),
@@ -469,8 +457,9 @@ impl Session {
                 };
                 return tell_mistake(answered);
             }
-            Piece::Part(request, range) => (request, range),
-            Piece::Unmask => return,
+            Some(Piece::Part(request, range)) => (request, range),
+            Some(Piece::Unmask) => return self.unmask.wait(),
+            None => return,
         };
         let Some(gather) = self.gathers.get_mut(request) else {
             return;

@@ -9,8 +9,8 @@ use fermi_spec::addr::{FrameNo, Gpa, GuestVramAddr, Iova};
 use fermi_spec::bar::Bar;
 use vgpu::{
     Action, Actions, Capabilities, ChannelWatch, ConfigSpace, Denial, DmaMemory, Event, FrameOwner, HostGpu,
-    HostGpuError, HostMemory, InterruptKind, Notice, Place, Quota, Refusal, Reply, Request, RequestId,
-    StartFailure, Tick, Token, VmConfig, VmId,
+    HostGpuError, HostMemory, InterruptKind, Notice, Place, Quota, REQUESTS_WAITING_MAX, Refusal, Reply,
+    Request, RequestId, StartFailure, Tick, Token, VmConfig, VmId,
 };
 use vmm_sys_util::eventfd::EventFd;
 
@@ -127,7 +127,7 @@ pub(crate) mod at {
     pub(crate) const POLL: u64 = 0x30;
     /// Raises the reader's interrupt.
     pub(crate) const INTERRUPT: u64 = 0x40;
-    /// Is answered by a write to [`RELEASE`]. While one of a VM is held there is no room for another request to mask its INTx or unmask it.
+    /// Is answered by a write to [`RELEASE`], and so is a write. While as many of a VM are held as may wait, a request to mask its INTx or unmask it is refused.
     pub(crate) const HELD: u64 = 0x50;
     /// Answers what is held.
     pub(crate) const RELEASE: u64 = 0x58;
@@ -294,6 +294,7 @@ impl TestCore {
 
     fn write(&mut self, of: (VmId, RequestId), offset: u64, actions: &mut Actions) {
         match offset {
+            at::HELD => return self.held.push(of),
             at::RELEASE => {
                 for held in self.held.drain(..) {
                     answer(actions, held, Reply::Data(vec![0x5a; 4]));
@@ -330,6 +331,10 @@ impl TestCore {
             _ => {}
         }
         answer(actions, of, Reply::Done);
+    }
+
+    fn held_of(&self, vm: VmId) -> usize {
+        self.held.iter().filter(|(held, _)| *held == vm).count()
     }
 
     fn signal_intx(&mut self, vm: VmId, actions: &mut Actions) {
@@ -406,7 +411,7 @@ impl TestCore {
                 self.change_config(vm, actions, ConfigSpace::reset);
                 answer(actions, of, Reply::Done);
             }
-            Request::MaskIntx { .. } if self.held.iter().any(|(held, _)| *held == vm) => {
+            Request::MaskIntx { .. } if self.held_of(vm) >= REQUESTS_WAITING_MAX => {
                 answer(actions, of, Reply::Refused(Refusal::TooManyWaiting));
             }
             Request::MaskIntx { masked } => {

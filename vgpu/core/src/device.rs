@@ -58,9 +58,6 @@ pub(crate) use tables::promised_slots;
 use units::Units;
 use work::VmWork;
 
-/// Most accesses of one VM that may be waiting. A VMM has one outstanding for each vCPU, and a few posted ones.
-pub(crate) const QUEUE_MAX: usize = 4096;
-
 /// Most directory entries of a VM, in all its spaces, whose tables are followed. What is beyond is absent for the card: that VM's
 /// engines fault there, and the log says why. Each takes 0.3 MiB of host memory, 1.1 MiB at most. 256 are 32 GiB of addresses.
 pub(crate) const TABLES_MAX: usize = 256;

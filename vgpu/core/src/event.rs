@@ -225,6 +225,10 @@ impl InterruptKind {
 /// Longest access in one request.
 pub const ACCESS_BYTES_MAX: usize = 4096;
 
+/// Most requests of one VM that may wait for their turn. A VMM has one outstanding for each vCPU, and a few posted ones. Beyond that they are
+/// refused ([`Refusal::TooManyWaiting`]).
+pub const REQUESTS_WAITING_MAX: usize = 4096;
+
 /// Answer to a client.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Reply {

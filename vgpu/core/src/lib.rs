@@ -32,7 +32,7 @@ pub use device::pci::{CONFIG_BYTES, ConfigSpace};
 pub use device::window_layout::{WindowLayout, WindowPart};
 pub use event::{
     ACCESS_BYTES_MAX, Action, Actions, ChannelWatch, Event, FrameOwner, HostMemory, InterruptKind, Passage,
-    Place, Refusal, Reply, Request, RequestId, Tick, Token, VmId,
+    Place, REQUESTS_WAITING_MAX, Refusal, Reply, Request, RequestId, Tick, Token, VmId,
 };
 pub use host::card::OWN_CHANNEL_NUMBER;
 pub use host::graph::{GraphLists, GraphMicrocode, GraphStores};

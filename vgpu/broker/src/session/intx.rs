@@ -4,7 +4,7 @@
 //!   trigger set ─► eventfd known, unmask ─┐
 //!   mask, unmask ─────────────────────────┼─► a request to the core, in its turn ─► answered
 //!   trigger cleared ─► no eventfd, mask ──┤
-//!   unmask eventfd signalled ─────────────┘  not polled again before the core has done it
+//!   unmask eventfd signalled ─────────────┘  not polled before the core's answer, nor while its queue is full
 //! ```
 //!
 //! So a signal that the core sends has an eventfd, and one that is dropped because the trigger was just cleared is masked in the core:
@@ -13,7 +13,7 @@
 use vfio_user_server::error::ReplyError;
 use vfio_user_server::irq::{IrqAction, IrqOperation};
 use vfio_user_server::{Errno, RequestId as ClientRequest};
-use vgpu::{Refusal, Reply, Request};
+use vgpu::Request;
 
 use super::{Answer, Piece, Session};
 use crate::signaller::Signalled;
@@ -71,27 +71,14 @@ impl Session {
         }
     }
 
-    /// The client's eventfd has unmasked it.
+    /// The client's eventfd has unmasked it. Who signals it would not hear of a refusal: until the core has room, the signal stays in the eventfd.
     pub(super) fn unmasked(&mut self) {
-        if self.unmask.take() {
-            self.ask_to_unmask();
-        }
-    }
-
-    pub(super) fn ask_to_unmask(&mut self) {
-        let id = self.issue(Piece::Unmask);
-        // A broker that has ended has informed the port.
-        if let Ok(mut performer) = self.shared.lock() {
-            performer.request(self.attachment, id, Request::MaskIntx { masked: false });
-        }
-    }
-
-    /// The core has answered an unmask by eventfd. One that it had no room for is asked for again when another request has been answered.
-    pub(super) fn unmask_answered(&mut self, reply: &Reply) {
-        let has_no_room = *reply == Reply::Refused(Refusal::TooManyWaiting);
-        self.unmask_is_owed = has_no_room && self.unmask.is_connected();
-        if !self.unmask_is_owed {
-            self.unmask.wait();
+        if self.has_room() && self.unmask.take() {
+            let id = self.issue(Piece::Unmask);
+            // A broker that has ended has informed the port.
+            if let Ok(mut performer) = self.shared.lock() {
+                performer.request(self.attachment, id, Request::MaskIntx { masked: false });
+            }
         }
     }
 

@@ -5,8 +5,8 @@ use fermi_spec::instance::{CHANNELS, INSTANCE_BYTES};
 use shadow_pt::{ShadowConfig, TableRange};
 
 use super::contexts::ImageNo;
-use super::{Blocked, Channel, Leave, Parked, QUEUE_MAX, Queued, SpaceId, SyncCause, Vgpu};
-use crate::event::{ACCESS_BYTES_MAX, Request, VmId};
+use super::{Blocked, Channel, Leave, Parked, Queued, SpaceId, SyncCause, Vgpu};
+use crate::event::{ACCESS_BYTES_MAX, REQUESTS_WAITING_MAX, Request, VmId};
 use crate::memory::GuestPage;
 use crate::saved::Unsound;
 
@@ -110,7 +110,10 @@ impl Vgpu {
         let is_bound = |v: &u8| self.channels.contains_key(v) || self.parked.contains_key(v);
         Unsound::unless(self.work.channels.keys().all(is_bound), "work of no channel")?;
         self.work.check(|chunk| self.chunks.contains(chunk))?;
-        Unsound::unless(self.queue.len() <= QUEUE_MAX, "more requests than may wait")?;
+        Unsound::unless(
+            self.queue.len() <= REQUESTS_WAITING_MAX,
+            "more requests than may wait",
+        )?;
         self.queue.iter().try_for_each(Queued::check)?;
         self.blocked
             .iter()

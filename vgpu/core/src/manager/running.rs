@@ -27,8 +27,10 @@ use super::{Cx, live_userd, parking};
 use crate::config::{GpuConfig, Hold, Quota, VmConfig};
 use crate::device::pci::ConfigSpace;
 use crate::device::ram::IovaSpace;
-use crate::device::{QUEUE_MAX, Queued, Vgpu, promised_slots};
-use crate::event::{Action, Event, Place, Refusal, Reply, Request, RequestId, Tick, Token, VmId};
+use crate::device::{Queued, Vgpu, promised_slots};
+use crate::event::{
+    Action, Event, Place, REQUESTS_WAITING_MAX, Refusal, Reply, Request, RequestId, Tick, Token, VmId,
+};
 use crate::host::bring_up::{Identity, Layout};
 use crate::host::interrupt::Scan;
 use crate::host::lane::PollEnd;
@@ -313,7 +315,7 @@ impl Running {
     fn enqueue(&mut self, vm: VmId, id: RequestId, request: Request, cx: &mut Cx<'_>) {
         let refusal = match self.vms.get_mut(&vm) {
             Some(vgpu) if vgpu.is_detaching() => Refusal::NotAttached,
-            Some(vgpu) if vgpu.queue.len() >= QUEUE_MAX => Refusal::TooManyWaiting,
+            Some(vgpu) if vgpu.queue.len() >= REQUESTS_WAITING_MAX => Refusal::TooManyWaiting,
             Some(vgpu) => {
                 vgpu.queue.push_back(Queued::new(id, request, cx.now));
                 self.volatile.ready.insert(vm);
