@@ -103,7 +103,7 @@ pub enum Occasion {
         vm: VmId,
     },
     /// The VM hands work over that would be looked at, and wait for its memory. Only [`Proposal::Release`] is an answer; without one it is looked at.
-    /// Something may move at that time.
+    /// Something may move at that time. The snapshot has this VM alone, and no demands: a guest can ring as often as it likes.
     Due {
         /// VM whose work it is.
         vm: VmId,

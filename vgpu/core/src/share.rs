@@ -25,6 +25,8 @@ pub(crate) const ERROR_FORWARDED: u64 = 500_000;
 pub(crate) const CONTEXT_MOVED: u64 = 100_000;
 /// A channel that the card is asked about: a load across PCIe.
 pub(crate) const CHANNEL_ASKED: u64 = 2_000;
+/// A policy that is asked about the VM's own work, whatever the other VMs are.
+pub(crate) const POLICY_ASKED: u64 = 1_000;
 /// A frame that is looked up in the index of an address space.
 pub(crate) const FRAME_LOOKED_UP: u64 = 5;
 /// A table that is searched for slots which name a range of RAM.

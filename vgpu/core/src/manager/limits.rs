@@ -180,8 +180,13 @@ impl<'a> Limits<'a> {
             .saturating_add(self.figures.batch_bytes.max(largest))
     }
 
-    /// The snapshot that a policy sees.
-    pub(super) fn snapshot(&self) -> Snapshot<'a> {
+    /// The snapshot that a policy sees: of all VMs, or of the one whose own doorbell is what it is asked for.
+    pub(super) fn snapshot(&self, occasion: Occasion) -> Snapshot<'a> {
+        let of_one = |vm: VmId| self.vms.range(vm..=vm);
+        let (vms, demands) = match occasion {
+            Occasion::Due { vm } => (of_one(vm), None),
+            _ => (self.vms.range(..), Some(self.demands)),
+        };
         let demand_view = |demand: &'a Demand| DemandView {
             vm: demand.vm,
             chunks: &demand.chunks,
@@ -199,8 +204,11 @@ impl<'a> Limits<'a> {
             now: self.figures.now,
             free: self.figures.free,
             claim: self.figures.claim,
-            demands: self.demands.iter().map(demand_view).collect(),
-            vms: self.vms.values().filter_map(|vgpu| self.view(vgpu)).collect(),
+            demands: demands
+                .into_iter()
+                .flat_map(|demands| demands.iter().map(demand_view))
+                .collect(),
+            vms: vms.filter_map(|(_, vgpu)| self.view(vgpu)).collect(),
         }
     }
 

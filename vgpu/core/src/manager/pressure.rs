@@ -16,6 +16,7 @@ use crate::event::{Tick, VmId};
 use crate::memory::ChunkNo;
 use crate::policy::{Observation, Occasion, Proposal, Usage, Worth};
 use crate::reason::MoveCause;
+use crate::share::POLICY_ASKED;
 
 /// How long a VM is passed over whose chunks could not even start to move.
 const COULD_NOT_START_NS: u64 = 1_000_000_000;
@@ -91,7 +92,7 @@ impl Running {
             vms: &self.vms,
             demands: &self.demands,
         };
-        let snapshot = limits.snapshot();
+        let snapshot = limits.snapshot(occasion);
         let proposal = self.policy.propose(&snapshot, occasion, &mut self.rng);
         let views = snapshot.vms.iter();
         let looked_up: Vec<(VmId, u64)> = views.map(|view| (view.vm, view.last_use.work())).collect();
@@ -109,6 +110,9 @@ impl Running {
 
     /// Whether work that a VM hands over waits for its memory is asked before it is looked at.
     pub(super) fn ask_before_look(&mut self, vm: VmId, now: Tick) {
+        if let Some(vgpu) = self.vms.get_mut(&vm) {
+            vgpu.share.charge(POLICY_ASKED);
+        }
         let proposal = self.ask(Occasion::Due { vm }, now);
         if let Proposal::Release {
             vm,

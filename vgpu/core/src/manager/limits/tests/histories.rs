@@ -160,7 +160,9 @@ impl History {
             vms: &self.vms,
             demands: &self.demands,
         };
-        let proposal = self.policy.propose(&limits.snapshot(), occasion, &mut self.draws);
+        let proposal = self
+            .policy
+            .propose(&limits.snapshot(occasion), occasion, &mut self.draws);
         let (proposal, breach) = limits.admit(occasion, proposal);
         assert_eq!(breach, None, "an honest policy is not cut: {proposal:?}");
         self.log.push(format!("{occasion:?}: {proposal:?}"));
