@@ -9,14 +9,14 @@ use fermi_spec::addr::VramAddr;
 use fermi_spec::bar::Bar;
 use fermi_spec::regs::pfifo::{ChannelInstance, ChannelState};
 use fermi_spec::regs::{Bar0Reg, PfifoReg};
-use vgpu::{Audit, VmAudit, VmId};
+use vgpu::{Audit, MoveId, MoveStage, Notice, VmAudit, VmId};
 
-use super::{Simulation, Violation};
+use super::{MIB, Simulation, Violation};
 
-/// Longest time of rest before a VM lends that is waited for: `lends_after` may be longer than a run.
-const WAITED_MAX_NS: u64 = 1_000_000_000;
-/// What a copy takes for a byte at most, here, and the copies that a rest has to pay for.
-const COPY_BYTE_NS: u64 = 2;
+/// Longest time of rest before a VM lends that is waited for: `lends_after` may be longer than a run, and copies may have been slow.
+const WAITED_MAX_NS: u64 = 2_000_000_000;
+/// What a copy of a MiB is taken to take before there was any, and the copies that a rest has to pay for.
+const COPY_NS: u64 = 200_000;
 const COPIES: u64 = 8;
 /// Passes behind that in which it is found out.
 const PASSES: u64 = 4;
@@ -86,13 +86,32 @@ impl Simulation {
         doing.collect()
     }
 
-    /// Lets time pass until whoever rests lends. What each VM had on the card then, and has had since; `None` if nobody lends in this run.
+    /// The longest time that a copy of a MiB took so far, by the notices of moves.
+    fn slowest_copy_ns(&self) -> u64 {
+        let (mut copying, mut slowest) = (BTreeMap::<MoveId, u64>::new(), COPY_NS);
+        for (_, notice) in &self.world.notices {
+            match notice {
+                Notice::MoveStage {
+                    id,
+                    stage: MoveStage::Copying | MoveStage::Verifying,
+                    took_ns,
+                    ..
+                } => *copying.entry(*id).or_default() += took_ns,
+                Notice::Moved { id, copied, .. } if *copied > 0 => {
+                    let took = copying.remove(id).unwrap_or(0);
+                    slowest = slowest.max(took.saturating_mul(MIB) / copied);
+                }
+                _ => {}
+            }
+        }
+        slowest
+    }
+
+    /// Lets time pass until whoever rests lends. What each VM had on the card then, and has had since; `None` if nobody lends in this run, or so late
+    /// that it is not waited for.
     pub(super) fn let_rest(&mut self) -> Result<Option<OnCard>, Violation> {
         let config = self.world.config();
         let (after, period) = (config.lends_after_ns, config.refill_period_ns);
-        if after == 0 || after > WAITED_MAX_NS {
-            return Ok(None);
-        }
         let audit = self.world.manager.audit().unwrap_or_default();
         let used = audit
             .vms
@@ -100,10 +119,15 @@ impl Simulation {
             .map(|vm| vm.active + vm.wanted)
             .max()
             .unwrap_or(0);
-        let until = self
-            .world
-            .now
-            .after(after.max(used * COPY_BYTE_NS * COPIES) + PASSES * period);
+        let pays = used
+            .div_ceil(MIB)
+            .saturating_mul(self.slowest_copy_ns())
+            .saturating_mul(COPIES);
+        let rest = after.max(pays);
+        if after == 0 || rest > WAITED_MAX_NS {
+            return Ok(None);
+        }
+        let until = self.world.now.after(rest + PASSES * period);
         self.let_card_go_on(STEPS)?;
         let before = self.on_card(&audit);
         while self.world.now < until {
