@@ -23,6 +23,8 @@ use crate::mme::{Machine, Sent, Step};
 use crate::observer::{Look, Observer};
 use crate::work::Opaque;
 
+/// Work of an instruction of a macro, next to that of a word.
+const STEP_WORK: u64 = 2;
 /// Most instructions of one call or parameter, of all ways together. Hardware has a bound, too, which no source tells.
 const STEPS_MAX: u64 = 0x1000;
 /// Most places of code, each with a next method, that a macro can be at whose registers are not known.
@@ -293,7 +295,7 @@ impl Observer {
         };
         let mut ways = Ways::new(&self.macros, class, &starts, parameter);
         let reached = ways.follow();
-        look.spend(ways.steps);
+        look.spend(ways.steps.saturating_mul(STEP_WORK));
         match reached {
             Ok(reached) => {
                 self.call = Some(Call {
@@ -317,7 +319,7 @@ impl Observer {
     fn call_vaguely(&mut self, caller: Caller, starts: &[Machine], look: &mut Look<'_>) {
         let mut steps = 0;
         let methods = may_send(&self.macros, starts, &mut steps);
-        look.spend(steps);
+        look.spend(steps.saturating_mul(STEP_WORK));
         let Ok(methods) = methods else {
             return self.lose_macro(caller.class, look);
         };

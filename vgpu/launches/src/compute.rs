@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::Arc;
 
 use fermi_spec::addr::GpuVa;
 use fermi_spec::graphics::{
@@ -14,7 +15,7 @@ use kernel_sets::{Bank, Bound, Kernel, Reason};
 use crate::memory::{read, read_code};
 use crate::observer::{Look, released};
 use crate::pending::Pending;
-use crate::registers::{Registers, Value};
+use crate::registers::{Kept, Registers, Value};
 use crate::work::{Copy, Grid, Launch, Opaque, Target, Work};
 
 /// Constant banks that can be bound.
@@ -23,13 +24,13 @@ const BANKS: usize = 18;
 pub(crate) const BANK_BYTES_MAX: u32 = 16 << 10;
 /// Code is read in lines.
 const LINE_BYTES: u32 = 256;
-/// Work of an instruction that is interpreted by its sets, next to that of a word (`cargo bench -p kernel_sets`: 250 ns).
-const ANALYSED_WORK: u64 = 12;
+/// Work of an instruction that is interpreted by its sets, next to that of a word (`cargo bench -p kernel_sets`: 250 ns, `-p launches`: 12 ns).
+const ANALYSED_WORK: u64 = 21;
 /// Method of the mode of the condition, behind the address of [`target::CONDITION_HIGH`]: the same in both classes.
 const CONDITION: u16 = target::CONDITION;
 
 /// Methods of compute whose values matter.
-const KEPT: &[(u16, u16)] = &[
+static KEPT: Kept = Kept::new(&[
     (compute::SHARED_WINDOW, compute::SHARED_WINDOW),
     (compute::GRID_XY, compute::GRID_Z),
     (compute::BLOCK_XY, compute::ENTRY),
@@ -37,12 +38,12 @@ const KEPT: &[(u16, u16)] = &[
     (compute::TEMP_HIGH, compute::TEMP_PER_WARP),
     (CONDITION, CONDITION),
     (compute::CODE_HIGH, compute::CODE_HIGH + 4),
-];
+]);
 /// Methods of both classes whose values matter.
-const SHARED: &[(u16, u16)] = &[
+static SHARED: Kept = Kept::new(&[
     (shader::REPORT_HIGH, shader::REPORT),
     (shader::CONSTANT_BYTES, shader::CONSTANT_OFFSET),
-];
+]);
 
 /// What is bound to a constant bank.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -61,7 +62,7 @@ pub(crate) struct Shaders {
 impl Shaders {
     pub(crate) fn new() -> Self {
         Self {
-            registers: Registers::new(SHARED),
+            registers: Registers::new(&SHARED),
         }
     }
 
@@ -74,11 +75,10 @@ impl Shaders {
         match method {
             front_end::WAIT_FOR_IDLE => look.found(Work::Wait),
             shader::REPORT => self.report(data.map(ReportSemaphore::from_bits), look, pending),
-            shader::CONSTANT_DATA..=shader::CONSTANT_DATA_LAST => self.store_constant(data, look, pending),
-            _ => {
-                self.registers.set(method, data);
-                return false;
+            shader::CONSTANT_DATA..=shader::CONSTANT_DATA_LAST => {
+                self.store_constants(&[data], look, pending)
             }
+            _ => return self.registers.set(method, data),
         }
         true
     }
@@ -117,8 +117,13 @@ impl Shaders {
         }
     }
 
-    /// A word for a constant buffer.
-    fn store_constant(&mut self, data: Option<u32>, look: &mut Look<'_>, pending: &mut Pending) {
+    /// Words for a constant buffer, one after the other.
+    pub(crate) fn store_constants(
+        &mut self,
+        words: &[Option<u32>],
+        look: &mut Look<'_>,
+        pending: &mut Pending,
+    ) {
         const OFFSET_MASK: u32 = 0xffff;
         let (base, offset) = (
             self.registers.address(shader::CONSTANT_HIGH),
@@ -127,14 +132,37 @@ impl Shaders {
         let (Some(base), Some(offset)) = (base, offset) else {
             return look.opaque(Opaque::State, pending);
         };
-        let at = base.saturating_add((offset & OFFSET_MASK).into());
-        self.registers
-            .set(shader::CONSTANT_OFFSET, Some(offset.wrapping_add(4)));
-        match data {
-            Some(data) => pending.store(at, &data.to_le_bytes(), look.entry),
-            None => pending.spoil(at..at.saturating_add(4), look.entry),
+        let behind = offset.wrapping_add(4 * words.len() as u32);
+        self.registers.set(shader::CONSTANT_OFFSET, Some(behind));
+        let mut left = words;
+        let mut offset = offset;
+        while let Some(first) = left.first() {
+            // A row ends where the offset begins anew, and where words begin or cease to be known.
+            let room = ((OFFSET_MASK - (offset & OFFSET_MASK)) / 4 + 1) as usize;
+            let mut data = [0; 64];
+            let is_like = |word: &&Option<u32>| word.is_some() == first.is_some();
+            let count = left
+                .iter()
+                .take(room.min(data.len() / 4))
+                .take_while(is_like)
+                .count();
+            let (row, rest) = left.split_at(count);
+            let (at, bytes) = (
+                base.saturating_add((offset & OFFSET_MASK).into()),
+                4 * count as u64,
+            );
+            match first {
+                Some(_) => {
+                    for (to, word) in data.as_chunks_mut().0.iter_mut().zip(row.iter().flatten()) {
+                        *to = word.to_le_bytes();
+                    }
+                    pending.store(at, &data[..bytes as usize], look.entry);
+                }
+                None => pending.spoil(at..at.saturating_add(bytes), look.entry),
+            }
+            inline(at, bytes, look);
+            (left, offset) = (rest, offset.wrapping_add(bytes as u32));
         }
-        inline(at, 4, look);
     }
 
     /// Executes a method of class 9097.
@@ -187,14 +215,59 @@ fn inline(at: u64, bytes: u64, look: &mut Look<'_>) {
     }));
 }
 
+/// What address bits 39:32 of accesses become.
+#[derive(Clone, Debug)]
+struct AddressTable {
+    /// Shared with the copies of an observer: drivers set it once.
+    highs: Arc<[Option<u8>; 256]>,
+    /// Entries that are not known, and those that change something.
+    unknown: u16,
+    changing: u16,
+}
+
+impl AddressTable {
+    /// One that changes nothing.
+    fn new() -> Self {
+        Self {
+            highs: Arc::new(std::array::from_fn(|index| Some(index as u8))),
+            unknown: 0,
+            changing: 0,
+        }
+    }
+
+    fn set(&mut self, index: u8, high: u8) {
+        let entry = &mut Arc::make_mut(&mut self.highs)[usize::from(index)];
+        match entry.replace(high) {
+            None => self.unknown -= 1,
+            Some(before) => self.changing -= u16::from(before != index),
+        }
+        self.changing += u16::from(high != index);
+    }
+
+    fn lose(&mut self) {
+        if usize::from(self.unknown) < self.highs.len() {
+            self.highs = Arc::new([None; 256]);
+            (self.unknown, self.changing) = (256, 0);
+        }
+    }
+
+    /// Whether it is known and changes nothing.
+    fn check(&self) -> Result<(), Opaque> {
+        match (self.unknown, self.changing) {
+            (0, 0) => Ok(()),
+            (0, _) => Err(Opaque::AddressTable),
+            _ => Err(Opaque::State),
+        }
+    }
+}
+
 /// What methods of class 90c0 have set.
 #[derive(Clone, Debug)]
 pub(crate) struct Compute {
     registers: Registers,
     shaders: Shaders,
     banks: [Binding; BANKS],
-    /// What address bits 39:32 of accesses become.
-    table: Box<[Option<u8>; 256]>,
+    table: AddressTable,
     /// Last entry with a grid that stores by pointers of which the interval is not known.
     by_runs: Option<u64>,
 }
@@ -209,10 +282,10 @@ impl Compute {
     /// As drivers set it up: the table of addresses changes nothing.
     pub(crate) fn new() -> Self {
         Self {
-            registers: Registers::new(KEPT),
+            registers: Registers::new(&KEPT),
             shaders: Shaders::new(),
             banks: [Binding::Nothing; BANKS],
-            table: Box::new(std::array::from_fn(|index| Some(index as u8))),
+            table: AddressTable::new(),
             by_runs: None,
         }
     }
@@ -221,7 +294,7 @@ impl Compute {
         self.registers.lose();
         self.shaders.lose();
         self.banks.fill(Binding::Unknown);
-        self.table.fill(None);
+        self.table.lose();
     }
 
     /// Executes a method; data that is not known makes all unknown that it may set.
@@ -234,8 +307,8 @@ impl Compute {
     ) {
         match method {
             compute::GLOBAL_ENTRY => match data.map(GlobalEntry::from_bits) {
-                Some(entry) => self.table[usize::from(entry.index())] = Some(entry.high()),
-                None => self.table.fill(None),
+                Some(entry) => self.table.set(entry.index(), entry.high()),
+                None => self.table.lose(),
             },
             compute::BIND_CONSTANTS => match data.map(BindConstants::from_bits) {
                 Some(operand) => self.bind(operand),
@@ -247,9 +320,19 @@ impl Compute {
                 None => self.banks.fill(Binding::Unknown),
             },
             compute::LAUNCH => self.launch(look, pending),
-            _ if self.shaders.method(method, data, look, pending) => {}
-            _ => self.registers.set(method, data),
+            _ if self.registers.set(method, data) => {}
+            _ => drop(self.shaders.method(method, data, look, pending)),
         }
+    }
+
+    /// Words for a constant buffer.
+    pub(crate) fn store_constants(
+        &mut self,
+        words: &[Option<u32>],
+        look: &mut Look<'_>,
+        pending: &mut Pending,
+    ) {
+        self.shaders.store_constants(words, look, pending);
     }
 
     /// Executes a method never, once or often, with any data.
@@ -297,13 +380,7 @@ impl Compute {
 
     /// The grid that methods have set, if all of it is known.
     fn grid(&self) -> Result<Grid, Opaque> {
-        for (index, high) in self.table.iter().enumerate() {
-            match high {
-                None => return Err(Opaque::State),
-                Some(high) if usize::from(*high) != index => return Err(Opaque::AddressTable),
-                Some(_) => {}
-            }
-        }
+        self.table.check()?;
         is_unconditional(&self.registers, CONDITION)?;
         let get = |method| self.registers.get(method).ok_or(Opaque::State);
         let pair = |word: u32| [word & 0xffff, word >> 16];
@@ -383,7 +460,7 @@ impl Compute {
             let is_there = read(look.memory, at, &mut data).is_ok();
             let mut is_known = vec![is_there; data.len()];
             pending.lay_over(at, &mut data, &mut is_known);
-            look.spend(data.len() as u64 / 64);
+            look.spend(data.len() as u64 / 32);
             let words = data.as_chunks::<4>().0.iter().zip(is_known.as_chunks::<4>().0);
             let words =
                 words.map(|(word, is_known)| (*is_known == [true; 4]).then(|| u32::from_le_bytes(*word)));

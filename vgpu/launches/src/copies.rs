@@ -7,26 +7,26 @@ use fermi_spec::methods::{CopyExec, M2mfLaunch, copy, m2mf};
 use crate::compute::is_unconditional;
 use crate::observer::{CopyMethods, Look, released};
 use crate::pending::Pending;
-use crate::registers::Registers;
+use crate::registers::{Kept, Registers};
 use crate::work::{Copy, Opaque, Target, Work};
 
 /// Methods of nouveau's microcode whose values matter.
-const KEPT_NOUVEAU: &[(u16, u16)] = &[(copy::SRC_HIGH, copy::QUERY_COUNTER)];
+static KEPT_NOUVEAU: Kept = Kept::new(&[(copy::SRC_HIGH, copy::QUERY_COUNTER)]);
 /// Methods of NVIDIA's microcode whose values matter.
-const KEPT_NVIDIA: &[(u16, u16)] = &[
+static KEPT_NVIDIA: Kept = Kept::new(&[
     (nvidia::SET_APPLICATION_ID, nvidia::SET_APPLICATION_ID),
     (nvidia::SEMAPHORE_A, nvidia::SEMAPHORE_PAYLOAD),
     (nvidia::ADDRESSING_MODE, nvidia::RENDER_ENABLE_C),
     (nvidia::OFFSET_IN_UPPER, nvidia::LINE_COUNT),
-];
+]);
 /// Methods of M2MF whose values matter.
-const KEPT_M2MF: &[(u16, u16)] = &[
+static KEPT_M2MF: Kept = Kept::new(&[
     (m2mf::OFFSET_OUT_HIGH, m2mf::OFFSET_OUT_LOW),
     (m2mf::RENDER_ENABLE_OVERRIDE, m2mf::RENDER_ENABLE_OVERRIDE),
     (m2mf::OFFSET_IN_HIGH, m2mf::LINE_COUNT),
     (m2mf::SEMAPHORE_HIGH, m2mf::SEMAPHORE_PAYLOAD),
     (m2mf::RENDER_ENABLE_C, m2mf::RENDER_ENABLE_C),
-];
+]);
 
 /// Methods that say what a copy moves: addresses (the high word first), pitches, line and lines.
 #[derive(Clone, Copy)]
@@ -84,8 +84,8 @@ impl CopyEngine {
         Self {
             methods,
             registers: Registers::new(match methods {
-                CopyMethods::Nouveau => KEPT_NOUVEAU,
-                CopyMethods::Nvidia => KEPT_NVIDIA,
+                CopyMethods::Nouveau => &KEPT_NOUVEAU,
+                CopyMethods::Nvidia => &KEPT_NVIDIA,
             }),
         }
     }
@@ -111,7 +111,7 @@ impl CopyEngine {
             (CopyMethods::Nouveau, copy::EXEC, None) | (CopyMethods::Nvidia, nvidia::LAUNCH_DMA, None) => {
                 look.opaque(Opaque::State, pending);
             }
-            _ => self.registers.set(method, data),
+            _ => drop(self.registers.set(method, data)),
         }
     }
 
@@ -211,7 +211,7 @@ pub(crate) struct M2mf {
 impl M2mf {
     pub(crate) fn new() -> Self {
         Self {
-            registers: Registers::new(KEPT_M2MF),
+            registers: Registers::new(&KEPT_M2MF),
             inline: 0..0,
         }
     }
@@ -238,7 +238,7 @@ impl M2mf {
                 }
             },
             m2mf::DATA => self.data(data, look, pending),
-            _ => self.registers.set(method, data),
+            _ => drop(self.registers.set(method, data)),
         }
     }
 

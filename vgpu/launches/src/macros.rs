@@ -143,8 +143,12 @@ impl Macros {
 
     /// The data with which a method has effect.
     pub(crate) fn in_effect(&self, method: u16, data: Option<u32>) -> Option<u32> {
-        let may_be_replayed = matches!(self.control, None | Some(front_end::SHADOW_REPLAY));
-        data.filter(|_| method < FIRST_KEPT || !may_be_replayed)
+        data.filter(|_| method < FIRST_KEPT || !self.may_replay())
+    }
+
+    /// Whether methods may have effect with other data than they were sent with.
+    pub(crate) fn may_replay(&self) -> bool {
+        matches!(self.control, None | Some(front_end::SHADOW_REPLAY))
     }
 
     /// What a macro reads of a method of 9097 once it has had effect with this data.

@@ -2,6 +2,7 @@
 
 use fermi_spec::addr::GpuVa;
 use fermi_spec::gpfifo::{ControlOp, ENTRIES_LOG2_MAX, ENTRY_BYTES, GpEntry};
+use fermi_spec::graphics::shader;
 use fermi_spec::methods::{SemaphoreD, SemaphoreOp, class, host};
 use fermi_spec::pushbuffer::Target as MethodTarget;
 use kernel_sets::Cache;
@@ -49,8 +50,8 @@ pub enum CopyMethods {
 /// How much a look does at most.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
-    /// Work: a word of a pushbuffer, a method of a macro, or an instruction of a macro that is interpreted counts 1, one of a kernel
-    /// 12, an item that is found 16. A launch that has begun is looked at to its end, a macro to its next parameter.
+    /// Work: a word of a pushbuffer or a method of a macro counts 1, an instruction of a macro that is interpreted 2, one of a kernel
+    /// 21, an item that is found 16. A launch that has begun is looked at to its end, a macro to its next parameter.
     pub work: u64,
     /// For one kernel. `None`: kernels are not looked into, and what their launches may store is not known ([`Work::Grid`]).
     pub kernel: Option<kernel_sets::Limits>,
@@ -280,9 +281,12 @@ impl Observer {
         let Some(mut segment) = self.segment.take() else {
             return;
         };
-        while look.left > 0
-            && let Some(word) = segment.words.next()
-        {
+        while look.left > 0 {
+            if let Some(count) = self.take_constants(segment.words.as_slice(), look) {
+                segment.words.nth(count - 1);
+                continue;
+            }
+            let Some(word) = segment.words.next() else { break };
             look.spend(1);
             match self.decoder.take(word) {
                 Word::Nothing => {}
@@ -308,11 +312,38 @@ impl Observer {
         self.segment = Some(segment);
     }
 
+    /// Takes words for a constant buffer that follow each other: what most words of a launch are. How many, if there are any.
+    fn take_constants(&mut self, words: &[Option<u32>], look: &mut Look<'_>) -> Option<usize> {
+        const METHODS: std::ops::RangeInclusive<u16> = shader::CONSTANT_DATA..=shader::CONSTANT_DATA_LAST;
+        let (target, left) = self.decoder.row()?;
+        let MethodTarget { subchannel, method } = target;
+        let is_plain = METHODS.contains(&method)
+            && self.classes[usize::from(subchannel & 7)] == class::COMPUTE
+            && self.call.is_none()
+            && !self.macros.may_replay();
+        if !is_plain {
+            return None;
+        }
+        let to_last = (METHODS.end() - method) / 4 + 1;
+        let count = usize::from(left.min(to_last)).min(words.len());
+        let count = count.min(usize::try_from(look.left).unwrap_or(usize::MAX));
+        let own = words.get(..count).filter(|own| !own.is_empty())?;
+        look.spend(count as u64);
+        self.decoder.take_row(count as u16);
+        self.compute.store_constants(own, look, &mut self.pending);
+        Some(count)
+    }
+
     /// The next words of a segment as they will be when the host fetches them. A program that lets the GPU write its pushbuffers
     /// is expected to do so by stores whose place is known; only a buffer of data counts as unknown after all that may store anywhere.
     fn read_words(&self, segment: &Segment, count: u32, look: &mut Look<'_>) -> Option<Vec<Option<u32>>> {
         let mut bytes = vec![0; count as usize * 4];
         read(look.memory, segment.at, &mut bytes).ok()?;
+        let end = segment.at.saturating_add(bytes.len() as u64);
+        if !segment.is_data && self.pending.leaves(segment.at..end) {
+            let words = bytes.as_chunks().0.iter();
+            return Some(words.map(|word| Some(u32::from_le_bytes(*word))).collect());
+        }
         let mut is_known = vec![true; bytes.len()];
         match segment.is_data {
             true => self.pending.lay_over(segment.at, &mut bytes, &mut is_known),

@@ -77,27 +77,27 @@ impl Pending {
 
     /// `entry` stores these bytes.
     pub(crate) fn store(&mut self, at: u64, bytes: &[u8], entry: u64) {
+        let end = at.saturating_add(bytes.len() as u64);
+        let is_free = self.patches.range(at..end).next().is_none();
         // A row of stores is one patch.
-        if let Some((start, last)) = self.patches.range_mut(..at).next_back()
+        if is_free
+            && let Some((_, last)) = self.patches.range_mut(..at).next_back()
             && last.end == at
             && last.entry == entry
             && let Content::Known(known) = &mut last.content
             && known.len() + bytes.len() <= PATCH_BYTES_MAX
             && self.bytes + bytes.len() <= BYTES_MAX
         {
-            let (start, end) = (*start, at.saturating_add(bytes.len() as u64));
-            let mut all = std::mem::take(known);
-            all.extend_from_slice(bytes);
-            self.bytes -= all.len() - bytes.len();
-            self.patches.remove(&start);
-            self.put(start..end, Content::Known(all), entry);
+            known.extend_from_slice(bytes);
+            last.end = end;
+            self.bytes += bytes.len();
             return;
         }
         let content = match self.bytes + bytes.len() <= BYTES_MAX {
             true => Content::Known(bytes.to_vec()),
             false => Content::Unknown,
         };
-        self.put(at..at.saturating_add(bytes.len() as u64), content, entry);
+        self.put(at..end, content, entry);
     }
 
     fn put(&mut self, range: Range<u64>, content: Content, entry: u64) {
@@ -156,6 +156,12 @@ impl Pending {
                 self.patches.insert(kept.start, piece);
             }
         }
+    }
+
+    /// Whether bytes that were read there are what they will be, if what may store anywhere does not store here.
+    pub(crate) fn leaves(&self, range: Range<u64>) -> bool {
+        let before = self.patches.range(..range.end).next_back();
+        before.is_none_or(|(_, patch)| patch.end <= range.start)
     }
 
     /// Lays what is to come over bytes that were read at `at`; `is_known` gets which of them are.

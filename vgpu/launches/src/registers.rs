@@ -11,39 +11,79 @@ pub(crate) enum Value {
     Set(u32),
 }
 
-/// Values of some methods.
-#[derive(Clone, PartialEq, Eq, Debug)]
+/// Methods of a class have numbers below.
+const METHODS_END: u16 = fermi_spec::graphics::front_end::MACRO_CALL;
+/// Most values that are kept of a class.
+const VALUES_MAX: usize = 32;
+
+/// Methods whose values are kept.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    /// By method / 4: one more than the place of its value, or 0.
+    places: [u8; METHODS_END as usize / 4],
+}
+
+impl Kept {
+    /// Methods as runs of first and last.
+    pub(crate) const fn new(runs: &[(u16, u16)]) -> Self {
+        let mut places = [0; METHODS_END as usize / 4];
+        let (mut run, mut place) = (0, 0);
+        while run < runs.len() {
+            let (first, last) = runs[run];
+            let mut method = first;
+            while method <= last {
+                place += 1;
+                places[method as usize / 4] = place;
+                method += 4;
+            }
+            run += 1;
+        }
+        assert!(place as usize <= VALUES_MAX, "there is no room for all values");
+        Self { places }
+    }
+
+    #[inline]
+    fn place(&self, method: u16) -> Option<usize> {
+        let place = *self.places.get(usize::from(method) / 4)?;
+        usize::from(place).checked_sub(1)
+    }
+}
+
+/// Values of some methods. Copies of it are made all the time, so it is small.
+#[derive(Clone, Debug)]
 pub(crate) struct Registers {
-    /// Which methods, as runs of first and last.
-    kept: &'static [(u16, u16)],
-    values: Vec<Value>,
+    kept: &'static Kept,
+    values: [u32; VALUES_MAX],
+    /// A bit for each value that a method has set, and for each that is not known. Never both.
+    set: u32,
+    unknown: u32,
 }
 
 impl Registers {
-    pub(crate) fn new(kept: &'static [(u16, u16)]) -> Self {
-        let words = kept.iter().map(|(first, last)| usize::from(last - first) / 4 + 1);
+    pub(crate) const fn new(kept: &'static Kept) -> Self {
         Self {
             kept,
-            values: vec![Value::Untouched; words.sum()],
+            values: [0; VALUES_MAX],
+            set: 0,
+            unknown: 0,
         }
     }
 
-    fn place(&self, method: u16) -> Option<usize> {
-        let mut before = 0;
-        for (first, last) in self.kept {
-            if (*first..=*last).contains(&method) {
-                return Some(before + usize::from(method - first) / 4);
+    /// Sets a value; `None`: to something that is not known. Whether it is kept.
+    #[inline]
+    pub(crate) fn set(&mut self, method: u16, value: Option<u32>) -> bool {
+        let Some(place) = self.kept.place(method) else {
+            return false;
+        };
+        let bit = 1 << place;
+        match value {
+            Some(value) => {
+                self.values[place] = value;
+                (self.set, self.unknown) = (self.set | bit, self.unknown & !bit);
             }
-            before += usize::from(last - first) / 4 + 1;
+            None => (self.set, self.unknown) = (self.set & !bit, self.unknown | bit),
         }
-        None
-    }
-
-    /// Sets a value; `None`: to something that is not known.
-    pub(crate) fn set(&mut self, method: u16, value: Option<u32>) {
-        if let Some(place) = self.place(method) {
-            self.values[place] = value.map_or(Value::Unknown, Value::Set);
-        }
+        true
     }
 
     /// The value, `None` if it is not known.
@@ -57,8 +97,11 @@ impl Registers {
 
     /// The value, and whether a method has set it.
     pub(crate) fn value(&self, method: u16) -> Value {
-        self.place(method)
-            .map_or(Value::Unknown, |place| self.values[place])
+        match self.kept.place(method) {
+            Some(place) if self.set >> place & 1 != 0 => Value::Set(self.values[place]),
+            Some(place) if self.unknown >> place & 1 == 0 => Value::Untouched,
+            _ => Value::Unknown,
+        }
     }
 
     /// The address in two methods, the high word first.
@@ -69,7 +112,7 @@ impl Registers {
 
     /// Nothing is known until it is set again.
     pub(crate) fn lose(&mut self) {
-        self.values.fill(Value::Unknown);
+        (self.set, self.unknown) = (0, u32::MAX);
     }
 }
 
@@ -79,7 +122,8 @@ mod tests {
 
     #[test]
     fn lost_values_come_back_when_they_are_set() {
-        let mut registers = Registers::new(&[(0x100, 0x104), (0x200, 0x200)]);
+        static KEPT: Kept = Kept::new(&[(0x100, 0x104), (0x200, 0x200)]);
+        let mut registers = Registers::new(&KEPT);
         registers.set(0x200, Some(5));
         registers.set(0x300, Some(6));
         assert_eq!(

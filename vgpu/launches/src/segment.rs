@@ -53,6 +53,20 @@ impl Decoder {
         self.run.is_some()
     }
 
+    /// The method of the next word, if it is data for this board, and how many follow it of methods one behind the other.
+    pub(crate) fn row(&self) -> Option<(Target, u16)> {
+        let (target, step, left) = self.run?;
+        (self.is_selected() && step == Step::Each).then_some((target, left))
+    }
+
+    /// Takes some of the data that [`Self::row`] tells of.
+    pub(crate) fn take_row(&mut self, count: u16) {
+        if let Some((target, step, left)) = self.run {
+            let method = target.method.wrapping_add(4 * count) & 0x3ffc;
+            self.run = (left > count).then(|| (Target { method, ..target }, step, left - count));
+        }
+    }
+
     /// Takes a word, `None` if nobody knows it.
     pub(crate) fn take(&mut self, word: Option<u32>) -> Word {
         if let Some((target, step, left)) = self.run {

@@ -13,6 +13,7 @@ use kernel_sets::{Bound, Cache};
 use launches::{
     Copy, CopyMethods, GpuMemory, Launch, Limits, Looked, Observer, Opaque, Ring, Target, Unmapped, Work,
 };
+use proptest::prelude::*;
 
 const RING: u64 = 0x10_0000;
 const ENTRIES_LOG2: u32 = 9;
@@ -165,6 +166,42 @@ fn why(works: &[Work]) -> Vec<Opaque> {
         _ => None,
     });
     opaque.collect()
+}
+
+proptest! {
+    #[test]
+    fn constants_in_rows_are_those_that_come_one_by_one(
+        offset in prop_oneof![0u32..0xc0, 0xffd0u32..0x1_0010],
+        rows in prop::collection::vec((0u16..16, 1usize..20, any::<u32>()), 1..5),
+        work in 1u64..40,
+    ) {
+        let looked = |in_rows: bool, work: u64| {
+            let mut channel = with_code();
+            let mut words = Vec::new();
+            let [high, low] = halves(CONSTANTS);
+            set(&mut words, shader::CONSTANT_BYTES, &[0x100, high, low, offset]);
+            for (first, count, value) in &rows {
+                let values: Vec<u32> = (0..*count as u32).map(|word| value ^ word).collect();
+                let first = shader::CONSTANT_DATA + 4 * first;
+                match in_rows {
+                    // Beyond the sixteenth method they are state of no meaning here.
+                    true => set(&mut words, first, &values),
+                    false => (first..).step_by(4).zip(&values).for_each(|(method, value)| set(&mut words, method, &[*value])),
+                }
+            }
+            channel.push(&words);
+            channel.push(&launch());
+            let (mut items, mut looked) = (Vec::new(), Looked::More);
+            while looked == Looked::More {
+                let limits = Limits { work, ..Limits::default() };
+                looked = channel.observer.look(&mut channel.memory, &mut channel.cache, [0, channel.put], limits, &mut items);
+            }
+            items
+        };
+        let expected = looked(false, u64::MAX);
+        prop_assert_eq!(&looked(true, u64::MAX), &expected);
+        prop_assert_eq!(&looked(true, work), &expected, "in pieces");
+    }
 }
 
 #[test]
