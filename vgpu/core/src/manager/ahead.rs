@@ -54,7 +54,7 @@ const ROUNDS_MAX: u32 = 16;
 const PAGES_MAX: usize = 64;
 /// Work for a step, for a unit of a look, and bytes of what an observer keeps that are copied for one.
 const STEP: u64 = 200;
-const UNIT: u64 = 20;
+const UNIT: u64 = 12;
 const COPIED_BYTES: u64 = 8;
 /// Most bytes that the observers of a VM keep together. One that would keep more is lost.
 const KEPT_MAX: usize = 16 << 20;
@@ -435,7 +435,6 @@ fn look_once(
         },
         directory,
         steps: 0,
-        pages: BTreeMap::new(),
         places: std::mem::take(&mut watched.places).of(vgpu.synced_at),
         codes,
         now: cx.now,

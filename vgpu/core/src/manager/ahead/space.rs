@@ -17,7 +17,7 @@ use crate::memory::{ChunkNo, GuestPage};
 const STEPS_MAX: u32 = 8192;
 /// Most steps from a pointer to each end of the mapped run that holds it.
 const RUN_STEPS: u32 = 256;
-/// Addresses of a channel whose places are kept.
+/// Pages and addresses of a channel whose places are kept.
 const PLACES_MAX: usize = 512;
 
 /// Chunks by entry of a ring.
@@ -27,6 +27,7 @@ pub(super) type Sets = BTreeMap<u64, BTreeSet<ChunkNo>>;
 #[derive(Debug, Default)]
 pub(super) struct Places {
     synced_at: Option<Tick>,
+    pages: BTreeMap<u64, TableAt>,
     runs: BTreeMap<u64, Range<u64>>,
     chunks: BTreeMap<(u64, u64), BTreeSet<ChunkNo>>,
 }
@@ -34,7 +35,7 @@ pub(super) struct Places {
 impl Places {
     /// Those that hold still.
     pub(super) fn of(self, synced_at: Option<Tick>) -> Self {
-        let are_many = self.chunks.len() + self.runs.len() > PLACES_MAX;
+        let are_many = self.chunks.len() + self.runs.len() + self.pages.len() > PLACES_MAX;
         match self.synced_at == synced_at && !are_many {
             true => self,
             false => Self {
@@ -51,8 +52,6 @@ pub(super) struct SpaceMemory<'a> {
     pub(super) directory: GuestDirectory,
     /// Walks through tables so far.
     pub(super) steps: u32,
-    /// Pages that bytes were read from.
-    pub(super) pages: BTreeMap<u64, TableAt>,
     pub(super) places: Places,
     /// Code of the VM's, as it was a short time ago.
     pub(super) codes: &'a Codes,
@@ -92,11 +91,11 @@ impl SpaceMemory<'_> {
     /// Where an address leads.
     fn target(&mut self, at: GpuVa) -> Result<TableAt, Unmapped> {
         let within = at.0 % SMALL_PAGE;
-        let start = match self.pages.get(&(at.0 - within)) {
+        let start = match self.places.pages.get(&(at.0 - within)) {
             Some(page) => *page,
             None => {
                 let start = self.page(at.0 - within).map_err(|_| Unmapped)?.target;
-                self.pages.insert(at.0 - within, start);
+                self.places.pages.insert(at.0 - within, start);
                 start
             }
         };
