@@ -19,7 +19,7 @@ use super::{
     simd::Level,
     tally::Tally,
     trap::{ShaderPlace, Stop},
-    warp::{Lanes, Warp, WarpState, each},
+    warp::{LANES, Lanes, Warp, WarpState, each},
     watch::Watch,
 };
 
@@ -96,6 +96,8 @@ pub(crate) struct Block {
 pub(crate) struct Inside {
     /// Block index in x, y, z.
     index: [u32; 3],
+    /// Thread indices in x, y, z of the lanes of each warp.
+    threads: Vec<[Lanes; 3]>,
     slot: Slot,
     shared: SharedMemory,
     locks: BTreeSet<u32>,
@@ -116,6 +118,9 @@ impl Block {
             ended: 0,
             inside: Inside {
                 index: [0; 3],
+                threads: (0..launch.warps())
+                    .map(|warp| threads_of(launch.block, warp))
+                    .collect(),
                 slot: Slot::default(),
                 shared: SharedMemory::new(launch.shared_bytes),
                 locks: BTreeSet::new(),
@@ -322,7 +327,7 @@ impl Inside {
 
     /// A special register of warp `warp`.
     pub(crate) fn special(&self, number: u32, warp: u32, clock: u64, launch: &Launch) -> Lanes {
-        let thread = || threads_of(launch.block, warp);
+        let [x, y, z] = self.threads.get(warp as usize).unwrap_or(&[[0; LANES]; 3]);
         let packed = |x: u32, y: u32, z: u32| x & 0xffff | (y & 0x3ff) << 16 | (z & 0x3f) << 26;
         let up_to = |lane: usize| ((1u64 << (lane + 1)) - 1) as u32;
         let slot = self.slot;
@@ -331,13 +336,10 @@ impl Inside {
         };
         let value = match special {
             Special::LaneId => return each(|lane| lane as u32),
-            Special::Thread => {
-                let [x, y, z] = thread();
-                return each(|lane| packed(x[lane], y[lane], z[lane]));
-            }
-            Special::ThreadX => return thread()[0],
-            Special::ThreadY => return thread()[1],
-            Special::ThreadZ => return thread()[2],
+            Special::Thread => return each(|lane| packed(x[lane], y[lane], z[lane])),
+            Special::ThreadX => return *x,
+            Special::ThreadY => return *y,
+            Special::ThreadZ => return *z,
             Special::MaskEqual => return each(|lane| 1 << lane),
             Special::MaskBelow => return each(|lane| (1 << lane) - 1),
             Special::MaskUpTo => return each(up_to),

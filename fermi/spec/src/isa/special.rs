@@ -15,6 +15,14 @@ macro_rules! specials {
                 match self { $( Self::$name => $number, )* }
             }
 
+            /// The register with a number, `None` where there is none.
+            pub const fn from_number(number: u32) -> Option<Self> {
+                match number {
+                    $( $number => Some(Self::$name), )*
+                    _ => None,
+                }
+            }
+
             /// Its name in the text of an instruction.
             pub fn name(self) -> &'static str {
                 match self { $( Self::$name => $text, )* }
@@ -120,14 +128,4 @@ specials! {
     Clock = 0x50, "$clock";
     /// Counter of scheduler clocks, high word.
     ClockHigh = 0x51, "$clockhi";
-}
-
-impl Special {
-    /// The register with a number, `None` where there is none.
-    pub fn from_number(number: u32) -> Option<Self> {
-        Self::ALL
-            .iter()
-            .copied()
-            .find(|special| special.number() == number)
-    }
 }
