@@ -41,7 +41,7 @@ pub(crate) use texture::texel::{mask_of, pack};
 pub(crate) use texture::{SAMPLER_SLOTS, Slot, TEXTURE_SLOTS, Texture, Textures};
 pub use trap::ShaderPlace;
 pub(crate) use trap::{Stop, WarpError};
-pub(crate) use warp::{Lanes, lanes_of};
+pub(crate) use warp::{LANES, Lanes, lanes_of};
 pub use watch::{GlobalAccess, GridStart, WarpStep, WarpWatcher};
 
 #[cfg(test)]

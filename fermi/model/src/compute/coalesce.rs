@@ -63,6 +63,19 @@ impl Places<'_> {
         }
     }
 
+    /// The first of these lanes, and how many from it on lie side by side within `bytes_max` aligned bytes; `None` if there are none.
+    #[inline(always)]
+    pub(crate) fn row(&self, lanes: u32, bytes_max: u64) -> Option<(usize, usize)> {
+        let first = lanes.trailing_zeros() as usize;
+        let start = *self.addresses.get(first)?;
+        let room = (bytes_max - start % bytes_max) / u64::from(self.bytes);
+        let most = ((lanes >> first).trailing_ones() as usize).min(room as usize);
+        let is_next = |count: &usize| {
+            self.addresses[first + count] == start.wrapping_add(*count as u64 * u64::from(self.bytes))
+        };
+        Some((first, 1 + (1..most).take_while(is_next).count()))
+    }
+
     /// Calls `each` with a lane of each segment that is touched, once for each.
     #[inline(always)]
     pub(crate) fn for_each_segment(&self, mut each: impl FnMut(usize)) {
@@ -141,6 +154,22 @@ mod tests {
         assert_eq!(row(0xff0), Shape::Row { first: 4, count: 8 });
         assert_eq!(row(1 << 31), Shape::Row { first: 31, count: 1 });
         assert_eq!(row(0xf0f), Shape::Scattered);
+    }
+
+    #[test]
+    fn rows_end_with_lanes_addresses_and_pages() {
+        let addresses = std::array::from_fn(|lane| 0x1fc0 + 0x400 * (lane as u64 / 20) + 4 * lane as u64);
+        let places = Places {
+            addresses: &addresses,
+            lanes: u32::MAX,
+            bytes: 4,
+        };
+        let row = |lanes| places.row(lanes, 0x1000);
+        assert_eq!(row(u32::MAX), Some((0, 16)), "the page ends");
+        assert_eq!(row(u32::MAX << 16), Some((16, 4)), "they go on elsewhere");
+        assert_eq!(row(u32::MAX << 20), Some((20, 12)));
+        assert_eq!(row(0b1101 << 20), Some((20, 1)));
+        assert_eq!(row(0), None);
     }
 
     #[test]

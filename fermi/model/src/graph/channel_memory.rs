@@ -6,7 +6,7 @@
 
 use crate::{
     capabilities::Capabilities,
-    compute::{Lanes, Outside, Places, Reach, SEGMENT_BYTES, lanes_of},
+    compute::{LANES, Lanes, Outside, Places, Reach, SEGMENT_BYTES, lanes_of},
     l2::{L2, Touch},
     memory::{Memory, Place},
     mmu::{Access, AddressSpace, Mmu, Refusal},
@@ -29,6 +29,9 @@ struct Page {
     number: u64,
     first: Place,
 }
+
+/// Bytes of a row of lanes, each of which moves 16.
+const ROW_BYTES: usize = LANES * 16;
 
 /// Places of [`Pages::words`].
 const WORDS: usize = 1024;
@@ -259,24 +262,52 @@ impl Outside for ChannelMemory<'_> {
     }
 
     fn gather(&mut self, places: Places<'_>, words: &mut [Lanes]) -> Result<(), Refusal> {
-        for lane in lanes_of(places.lanes) {
-            let place = self.place(places.addresses[lane], false)?;
-            let value = self.mem.load(place, places.bytes);
-            for (number, word) in words.iter_mut().enumerate() {
-                word[lane] = (value >> (32 * number)) as u32;
+        let bytes = places.bytes as usize;
+        let mut data = [0; ROW_BYTES];
+        let mut left = places.lanes;
+        while let Some((first, count)) = places.row(left, SMALL_PAGE) {
+            left &= !(u32::MAX >> (LANES - count) << first);
+            let place = self.place(places.addresses[first], false)?;
+            if count == 1 {
+                let value = self.mem.load(place, places.bytes);
+                for (number, word) in words.iter_mut().enumerate() {
+                    word[first] = (value >> (32 * number)) as u32;
+                }
+                continue;
+            }
+            let row = &mut data[..count * bytes];
+            self.mem.read(place, row);
+            for (lane, value) in (first..).zip(row.chunks_exact(bytes)) {
+                for (word, part) in words.iter_mut().zip(value.chunks(4)) {
+                    let mut whole = [0; 4];
+                    whole[..part.len()].copy_from_slice(part);
+                    word[lane] = u32::from_le_bytes(whole);
+                }
             }
         }
         self.charge_all(places, false)
     }
 
     fn scatter(&mut self, places: Places<'_>, words: &[Lanes]) -> Result<(), Refusal> {
-        for lane in lanes_of(places.lanes) {
-            let place = self.place(places.addresses[lane], true)?;
-            let value = words
-                .iter()
-                .rev()
-                .fold(0, |value, word| value << 32 | u128::from(word[lane]));
-            self.mem.store(place, places.bytes, value);
+        let bytes = places.bytes as usize;
+        let mut data = [0; ROW_BYTES];
+        let mut left = places.lanes;
+        while let Some((first, count)) = places.row(left, SMALL_PAGE) {
+            left &= !(u32::MAX >> (LANES - count) << first);
+            let place = self.place(places.addresses[first], true)?;
+            if count == 1 {
+                let low_last = words.iter().rev();
+                let value = low_last.fold(0, |value, word| value << 32 | u128::from(word[first]));
+                self.mem.store(place, places.bytes, value);
+                continue;
+            }
+            let row = &mut data[..count * bytes];
+            for (lane, value) in (first..).zip(row.chunks_exact_mut(bytes)) {
+                for (word, part) in words.iter().zip(value.chunks_mut(4)) {
+                    part.copy_from_slice(&word[lane].to_le_bytes()[..part.len()]);
+                }
+            }
+            self.mem.write(place, row);
         }
         self.charge_all(places, true)
     }
