@@ -8,6 +8,24 @@ const BANKS: usize = 32;
 /// The memory, in words.
 pub(crate) struct SharedMemory {
     words: Vec<u32>,
+    counted: Counted,
+}
+
+/// Accesses whose passes were counted last: a program has few patterns, and makes an access of each again and again.
+#[derive(Default)]
+struct Counted {
+    patterns: [Pattern; 4],
+    next: usize,
+}
+
+/// How an access lies from the place of its first lane on. Where that is does not matter to the number of passes.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+struct Pattern {
+    /// Zero for lanes that take no part.
+    from_first: Lanes,
+    lanes: u32,
+    bytes: u32,
+    passes: u32,
 }
 
 impl SharedMemory {
@@ -15,7 +33,17 @@ impl SharedMemory {
     pub(crate) fn new(bytes: u32) -> Self {
         Self {
             words: vec![0; bytes.div_ceil(4) as usize],
+            counted: Counted::default(),
         }
+    }
+
+    /// Passes that an aligned access takes: in each, every bank serves one word, to as many lanes as want it.
+    ///
+    /// Eight bytes go by half-warps, sixteen by quarters with one pass more (vendor's programming guide, compute capability
+    /// 2.x).
+    #[inline(always)]
+    pub(crate) fn passes(&mut self, offsets: &Lanes, lanes: u32, bytes: u32) -> u64 {
+        passes_of_stride(offsets, lanes, bytes).unwrap_or_else(|| self.counted.passes(offsets, lanes, bytes))
     }
 
     /// Sets all words to zero.
@@ -145,29 +173,50 @@ impl Stride {
     }
 }
 
-/// Passes that an access takes: in each, every bank serves one word, to as many lanes as want it.
-///
-/// Eight bytes go by half-warps, sixteen by quarters with one pass more (vendor's programming guide, compute capability
-/// 2.x).
+/// Passes of an access of all lanes at the same distance from one another.
 #[inline(always)]
-pub(crate) fn passes(offsets: &Lanes, lanes: u32, bytes: u32) -> u64 {
+fn passes_of_stride(offsets: &Lanes, lanes: u32, bytes: u32) -> Option<u64> {
     let unit = bytes.max(4);
-    if let Some(Stride { step, .. }) = Stride::of(offsets, lanes)
-        && step.is_multiple_of(unit)
-    {
-        // Lanes of a group whose numbers are so far apart want one column, each another place in it.
-        let (groups, columns) = (unit / 4, BANKS as u32 / (unit / 4));
-        let busiest = match step / unit {
-            0 => 1,
-            step => 1 << step.trailing_zeros().min(columns.trailing_zeros()),
+    let Stride { step, .. } = Stride::of(offsets, lanes).filter(|stride| stride.step.is_multiple_of(unit))?;
+    // Lanes of a group whose numbers are so far apart want one column, each another place in it.
+    let (groups, columns) = (unit / 4, BANKS as u32 / (unit / 4));
+    let busiest = match step / unit {
+        0 => 1,
+        step => 1 << step.trailing_zeros().min(columns.trailing_zeros()),
+    };
+    Some(u64::from(groups * (busiest + u32::from(bytes == 16))))
+}
+
+impl Counted {
+    #[inline(never)]
+    fn passes(&mut self, offsets: &Lanes, lanes: u32, bytes: u32) -> u64 {
+        // Parts of words: which word they are of depends on the first one's place.
+        if bytes < 4 {
+            return irregular_passes(offsets, lanes, 4);
+        }
+        let first = offsets[lanes.trailing_zeros() as usize % LANES];
+        let mask = |lane: usize| 0u32.wrapping_sub(lanes >> lane & 1);
+        let from_first = each(|lane| offsets[lane].wrapping_sub(first) & mask(lane));
+        let is_it = |known: &&Pattern| {
+            let differs = union_of(|lane| known.from_first[lane] ^ from_first[lane]);
+            differs == 0 && (known.lanes, known.bytes) == (lanes, bytes)
         };
-        return u64::from(groups * (busiest + u32::from(bytes == 16)));
+        if let Some(known) = self.patterns.iter().find(is_it) {
+            return known.passes.into();
+        }
+        let passes = irregular_passes(offsets, lanes, bytes);
+        self.patterns[self.next % self.patterns.len()] = Pattern {
+            from_first,
+            lanes,
+            bytes,
+            passes: passes as u32,
+        };
+        self.next = (self.next + 1) % self.patterns.len();
+        passes
     }
-    irregular_passes(offsets, lanes, unit)
 }
 
 /// Passes of any access.
-#[inline(never)]
 fn irregular_passes(offsets: &Lanes, lanes: u32, unit: u32) -> u64 {
     match unit {
         8 => passes_of::<16>(offsets, lanes, 8),
@@ -180,29 +229,30 @@ fn irregular_passes(offsets: &Lanes, lanes: u32, unit: u32) -> u64 {
 /// aligned, so that its banks are those of one of `N` columns.
 #[inline(always)]
 fn passes_of<const N: usize>(offsets: &Lanes, lanes: u32, bytes: u32) -> u64 {
-    /// A bit for each word that a block's shared memory can have, and some more.
-    const SEEN_WORDS: usize = (64 << 10) / 4 / 64;
-    let mut seen = [0u64; SEEN_WORDS];
+    let places: Lanes = each(|lane| offsets[lane] / bytes);
     let (more, mut passes) = (u64::from(bytes == 16), 0);
     for first in (0..LANES).step_by(N) {
-        let group = lanes & ((u32::MAX >> (LANES - N)) << first);
-        if group == 0 {
-            continue;
+        let mut left = lanes & ((u32::MAX >> (LANES - N)) << first);
+        if left != 0 {
+            passes += more;
         }
-        // Different places that each column has to serve.
-        let mut counts = [0u8; N];
-        let place = |lane: usize| offsets[lane] / bytes;
-        let word = |lane: usize| (place(lane) / 64) as usize % SEEN_WORDS;
-        for lane in lanes_of(group) {
-            let (place, word) = (place(lane), &mut seen[word(lane)]);
-            let bit = 1 << (place % 64);
-            counts[place as usize % N] += u8::from(*word & bit == 0);
-            *word |= bit;
+        // In a pass each column serves one of the places that are wanted of it.
+        while left != 0 {
+            passes += 1;
+            let mut served = [0; N];
+            // Lanes that take no part want what the first one wants.
+            let one = places[left.trailing_zeros() as usize % LANES];
+            let wanted: [u32; N] = std::array::from_fn(|at| match left >> (first + at) & 1 {
+                0 => one,
+                _ => places[first + at],
+            });
+            for place in wanted {
+                served[place as usize % N] = place;
+            }
+            let is_served = |at: usize| served[wanted[at] as usize % N] == wanted[at];
+            let done = (0..N).fold(0, |done, at| done | u32::from(is_served(at)) << at);
+            left &= !(done << first);
         }
-        for lane in lanes_of(group) {
-            seen[word(lane)] = 0;
-        }
-        passes += more + counts.iter().max().map_or(0, |most| u64::from(*most));
     }
     passes
 }
@@ -211,6 +261,16 @@ fn passes_of<const N: usize>(offsets: &Lanes, lanes: u32, bytes: u32) -> u64 {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    /// Passes as they are counted, and as they are known then.
+    fn passes(offsets: &Lanes, lanes: u32, bytes: u32) -> u64 {
+        let mut memory = SharedMemory::new(0);
+        let first = memory.passes(offsets, lanes, bytes);
+        // Elsewhere, as a loop has it.
+        let shifted = offsets.map(|offset| offset.wrapping_add(20 * bytes.max(4)));
+        assert_eq!(memory.passes(&shifted, lanes, bytes), first);
+        first
+    }
 
     fn of(bytes: u32, offset: impl Fn(u32) -> u32) -> u64 {
         passes(&each(|lane| offset(lane as u32)), u32::MAX, bytes)

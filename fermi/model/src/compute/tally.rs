@@ -2,8 +2,6 @@
 
 use fermi_spec::isa::{Instruction, Opcode};
 
-use super::{shared, warp::Lanes};
-
 /// Kinds of instructions by what they cost.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Issue {
@@ -110,10 +108,9 @@ impl Tally {
         self.awaited += u64::from(!is_store);
     }
 
-    /// An access to shared memory.
-    #[inline(always)]
-    pub(crate) fn shared(&mut self, offsets: &Lanes, lanes: u32, bytes: u32) {
-        self.shared_passes += shared::passes(offsets, lanes, bytes);
+    /// An access to shared memory, which takes so many passes.
+    pub(crate) fn shared(&mut self, passes: u64) {
+        self.shared_passes += passes;
     }
 
     /// Atomic operations of these lanes.

@@ -310,7 +310,8 @@ pub(super) fn check_shared(
     if u64::from(most) + u64::from(bytes) > u64::from(machine.launch.shared_bytes) {
         return Err(WarpError::MemoryOutOfBounds);
     }
-    machine.tally.shared(offsets, lanes, bytes);
+    let passes = machine.block.shared().passes(offsets, lanes, bytes);
+    machine.tally.shared(passes);
     Ok(())
 }
 
