@@ -102,6 +102,13 @@ impl Map {
         }
     }
 
+    /// Bytes of VRAM that lie in one frame.
+    fn frame_slice(&self, place: Place, bytes: usize) -> Option<VolatileSlice<'_>> {
+        let at = Some(VramAddr(place.at.0)).filter(|_| place.aperture == Aperture::Vram)?;
+        let backing = self.frames.get(FrameNo::of(at)?.0 as usize)?.as_ref()?;
+        backing.slice().subslice(at.within(FRAME) as usize, bytes).ok()
+    }
+
     fn frame_run(&self, at: VramAddr, bytes: usize) -> Run<'_> {
         let offset = at.within(FRAME) as usize;
         let bytes = bytes.min(FRAME as usize - offset);
@@ -198,32 +205,37 @@ impl Memory {
     /// ordered by nothing but the grid's end.
     #[inline]
     pub(crate) fn load(&mut self, place: Place, bytes: u32) -> u128 {
-        const RELAXED: Ordering = Ordering::Relaxed;
         let run = self.map.run(place, bytes as usize);
-        if let Some(slice) = run.slice(run.len()) {
-            let value = match bytes {
-                1 => slice.load::<u8>(0, RELAXED).map(u128::from),
-                2 => slice
-                    .load::<u16>(0, RELAXED)
-                    .map(|word| u16::from_le(word).into()),
-                4 => slice
-                    .load::<u32>(0, RELAXED)
-                    .map(|word| u32::from_le(word).into()),
-                8 => slice
-                    .load::<u64>(0, RELAXED)
-                    .map(|word| u64::from_le(word).into()),
-                _ => slice.load::<u64>(0, RELAXED).and_then(|low| {
-                    let high = u128::from(u64::from_le(slice.load::<u64>(8, RELAXED)?));
-                    Ok(high << 64 | u128::from(u64::from_le(low)))
-                }),
-            };
-            if let Ok(value) = value {
-                return value;
-            }
+        if let Some(slice) = run.slice(run.len())
+            && let Some(value) = load_from(&slice, bytes)
+        {
+            return value;
         }
         let mut data = [0; 16];
         self.read(place, &mut data[..bytes.min(16) as usize]);
         u128::from_le_bytes(data)
+    }
+
+    /// The same of several lanes, each with its place: where host memory lies is found out for some before any of it is loaded, so that the
+    /// host waits for all of these at once.
+    pub(crate) fn load_each(
+        &mut self,
+        places: &[(usize, Place)],
+        bytes: u32,
+        mut each: impl FnMut(usize, u128),
+    ) {
+        const AT_ONCE: usize = 8;
+        for group in places.chunks(AT_ONCE) {
+            let slices: [Option<VolatileSlice<'_>>; AT_ONCE] = std::array::from_fn(|number| {
+                let (_, place) = group.get(number)?;
+                self.map.frame_slice(*place, bytes as usize)
+            });
+            let values = slices.map(|slice| load_from(&slice?, bytes));
+            for ((lane, place), value) in group.iter().zip(values) {
+                let value = value.unwrap_or_else(|| self.load(*place, bytes));
+                each(*lane, value);
+            }
+        }
     }
 
     /// Stores such a value.
@@ -321,6 +333,25 @@ impl Memory {
             self.map.bus.store_nowhere(Iova(place.at.0), data);
         }
     }
+}
+
+/// The value at the beginning of a slice that has so many bytes, if it is aligned.
+#[inline]
+fn load_from(slice: &VolatileSlice<'_>, bytes: u32) -> Option<u128> {
+    const RELAXED: Ordering = Ordering::Relaxed;
+    let word = |offset| slice.load::<u64>(offset, RELAXED).map(u64::from_le);
+    let value = match bytes {
+        1 => slice.load::<u8>(0, RELAXED).map(u128::from),
+        2 => slice
+            .load::<u16>(0, RELAXED)
+            .map(|word| u16::from_le(word).into()),
+        4 => slice
+            .load::<u32>(0, RELAXED)
+            .map(|word| u32::from_le(word).into()),
+        8 => word(0).map(u128::from),
+        _ => word(0).and_then(|low| Ok(u128::from(word(8)?) << 64 | u128::from(low))),
+    };
+    value.ok()
 }
 
 fn fill_with_ones(to: &VolatileSlice<'_>) {

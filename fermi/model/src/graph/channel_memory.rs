@@ -264,15 +264,14 @@ impl Outside for ChannelMemory<'_> {
     fn gather(&mut self, places: Places<'_>, words: &mut [Lanes]) -> Result<(), Refusal> {
         let bytes = places.bytes as usize;
         let mut data = [0; ROW_BYTES];
+        let (mut single, mut singles) = ([(0, Place::default()); LANES], 0);
         let mut left = places.lanes;
         while let Some((first, count)) = places.row(left, SMALL_PAGE) {
             left &= !(u32::MAX >> (LANES - count) << first);
             let place = self.place(places.addresses[first], false)?;
             if count == 1 {
-                let value = self.mem.load(place, places.bytes);
-                for (number, word) in words.iter_mut().enumerate() {
-                    word[first] = (value >> (32 * number)) as u32;
-                }
+                single[singles] = (first, place);
+                singles += 1;
                 continue;
             }
             let row = &mut data[..count * bytes];
@@ -285,6 +284,12 @@ impl Outside for ChannelMemory<'_> {
                 }
             }
         }
+        self.mem
+            .load_each(&single[..singles], places.bytes, |lane, value| {
+                for (number, word) in words.iter_mut().enumerate() {
+                    word[lane] = (value >> (32 * number)) as u32;
+                }
+            });
         self.charge_all(places, false)
     }
 
