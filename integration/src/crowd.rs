@@ -176,12 +176,38 @@ fn generation_works(rig: &mut Rig, bus: &mut impl WideBus, seed: u64, rounds: u6
         for channel in WITHOUT_ENGINE..ALL {
             let mut found = vec![0; slot_bytes(channel) as usize];
             bus.ram_read(FOUND_GPA + at_slot(channel), &mut found);
-            if found != pattern(seed ^ round << 32, channel) {
-                return Err(format!("channel {channel} finds other bytes in round {round}"));
+            let expected = pattern(seed ^ round << 32, channel);
+            if found != expected {
+                return Err(differences(&found, &expected, seed, round, channel));
             }
         }
     }
     check_userd(bus, 1 + 2 * rounds as u32)
+}
+
+/// Where a channel has found other bytes than its own, and what these are.
+fn differences(found: &[u8], expected: &[u8], seed: u64, round: u64, channel: u8) -> String {
+    let before = round
+        .checked_sub(1)
+        .map(|before| pattern(seed ^ before << 32, channel));
+    let kind = |at: usize| {
+        let of = |bytes: &[u8]| bytes.get(at..at + 8) == found.get(at..at + 8);
+        match () {
+            () if of(expected) => "right",
+            () if found[at..at + 8] == [0xee; 8] => "not copied",
+            () if found[at..at + 8] == [0; 8] => "zero",
+            () if before.as_deref().is_some_and(of) => "of the round before",
+            () => "unknown",
+        }
+    };
+    let mut runs: Vec<(usize, &str)> = Vec::new();
+    for at in (0..found.len()).step_by(8) {
+        if runs.last().is_none_or(|(_, last)| *last != kind(at)) {
+            runs.push((at, kind(at)));
+        }
+    }
+    runs.truncate(12);
+    format!("channel {channel} finds other bytes in round {round}, from {runs:x?} on")
 }
 
 /// USERD of each channel shows how far its ring was fetched, whether it has a number on the card or not.

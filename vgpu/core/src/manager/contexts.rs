@@ -32,7 +32,7 @@ use crate::memory::GuestPage;
 use crate::share::CONTEXT_MOVED;
 
 /// Time until memory is looked for again for a context that found none.
-const LOOK_NS: u64 = 1_000_000;
+pub(super) const LOOK_NS: u64 = 1_000_000;
 /// Bytes of an engine's pointer in an instance block.
 const POINTER_BYTES: usize = 8;
 

@@ -25,9 +25,10 @@ use planted::Fault;
 use shadow_pt::TableRange;
 
 use super::Cx;
-use super::contexts::Then;
+use super::contexts::{LOOK_NS, Then};
 use super::running::Running;
-use crate::device::{Channel, Parked, Vgpu};
+use crate::device::contexts::{Context, ImageNo};
+use crate::device::{Channel, Parked, SpaceId, Vgpu};
 use crate::event::{Action, Tick, Token, VmId};
 use crate::host::card::Card;
 use crate::host::{Job, PhysChannel};
@@ -119,6 +120,14 @@ impl Vgpu {
     }
 }
 
+/// Whether a parked channel was bound.
+enum Unparked {
+    Yes,
+    NoNumber,
+    /// No memory for one, or it was looked for just now.
+    NoImage,
+}
+
 /// Nothing else happens to the channel.
 fn is_calm(channel: &Channel) -> bool {
     channel.in_table && channel.may_run() && !channel.preempting && channel.given.is_none()
@@ -149,7 +158,11 @@ impl Running {
             if self.mover.moves(vm) {
                 continue;
             }
-            changed |= self.unpark(vm, v, cx) || self.make_place(vm, since, false, cx);
+            changed |= match self.unpark(vm, v, cx) {
+                Unparked::Yes => true,
+                Unparked::NoNumber => self.make_place(vm, since, false, cx),
+                Unparked::NoImage => self.make_place(vm, since, true, cx),
+            };
         }
         let lacking = self.vms.values().filter(|vgpu| vgpu.image_at <= cx.now);
         let lacking: Vec<_> = lacking
@@ -176,31 +189,30 @@ impl Running {
             .min()
     }
 
-    /// Binds a parked channel, if there is a number for it.
-    fn unpark(&mut self, vm: VmId, v: u8, cx: &mut Cx<'_>) -> bool {
+    /// Binds a parked channel, if there is a number for it, and an image if it has a context. The card looks at its context when it is bound: a
+    /// copy that gave way would not go on if its image came later.
+    fn unpark(&mut self, vm: VmId, v: u8, cx: &mut Cx<'_>) -> Unparked {
         let Some(physical) = self.card.claim_channel(vm, v) else {
-            return false;
+            return Unparked::NoNumber;
         };
-        let Some(vgpu) = self.vms.get_mut(&vm) else {
-            return false;
-        };
-        let Some(parked) = vgpu.parked.remove(&v) else {
+        let parked = self.vms.get_mut(&vm).and_then(|vgpu| vgpu.parked.remove(&v));
+        let Some(parked) = parked else {
             self.card.release_channel(physical);
-            return false;
+            return Unparked::NoNumber;
         };
+        let named = parked.context.filter(|context| context.is_named);
+        let image = named.and_then(|context| self.image_for_parked(vm, parked.space, context, cx));
+        if named.is_some() && image.is_none() {
+            if let Some(vgpu) = self.vms.get_mut(&vm) {
+                vgpu.parked.insert(v, parked);
+            }
+            self.card.release_channel(physical);
+            return Unparked::NoImage;
+        }
         let pointer = self.card.userd_address(physical).0.to_le_bytes().to_vec();
         let at = parked.instance.offset(offset::USERD_LO);
         self.card.arena.write(at, pointer, cx.actions);
-        let mut shown = vec![0; USERD_KEPT as usize];
-        // GP_PUT too: the last owner of the number may have left work, and the card would take the channel before its doorbell.
-        for (&(_, at), word) in vgpu.userd.range((v, 0)..(v + 1, 0)) {
-            if let Some(bytes) = shown.get_mut(usize::from(at)..usize::from(at) + 4) {
-                bytes.copy_from_slice(&word.to_le_bytes());
-            }
-        }
-        let named = parked.context.filter(|context| context.is_named);
         let given = self.held_at_bind(vm, v, parked.gp_put, cx.now);
-        let image = named.and_then(|context| self.put_image(vm, parked.space, context, cx));
         let at = parked.instance.offset(Engine::Graph.context_offset());
         let mut words = [0; 8];
         self.point_to(vm, parked.space, image, &mut words);
@@ -208,8 +220,15 @@ impl Running {
             self.card.arena.write(at, words.to_vec(), cx.actions);
         }
         let Some(vgpu) = self.vms.get_mut(&vm) else {
-            return false;
+            return Unparked::NoNumber;
         };
+        let mut shown = vec![0; USERD_KEPT as usize];
+        // GP_PUT too: the last owner of the number may have left work, and the card would take the channel before its doorbell.
+        for (&(_, at), word) in vgpu.userd.range((v, 0)..(v + 1, 0)) {
+            if let Some(bytes) = shown.get_mut(usize::from(at)..usize::from(at) + 4) {
+                bytes.copy_from_slice(&word.to_le_bytes());
+            }
+        }
         let has_image = named.is_none() || image.is_some();
         let runs = parked.runnable && has_image && !vgpu.hold.is_suspended;
         self.card.bind(physical, parked.instance, &shown, runs);
@@ -233,7 +252,26 @@ impl Running {
         vgpu.channels.insert(v, channel);
         self.expect_progress(vm, v, cx.now);
         self.work_came(vm, v, cx.now);
-        true
+        Unparked::Yes
+    }
+
+    /// An image with what is kept of a parked channel's context; one is looked for once in a while.
+    fn image_for_parked(
+        &mut self,
+        vm: VmId,
+        space: SpaceId,
+        context: Context,
+        cx: &mut Cx<'_>,
+    ) -> Option<ImageNo> {
+        let is_time = self.vms.get(&vm).is_some_and(|vgpu| vgpu.image_at <= cx.now);
+        let image = is_time.then(|| self.put_image(vm, space, context, cx)).flatten();
+        if is_time
+            && image.is_none()
+            && let Some(vgpu) = self.vms.get_mut(&vm)
+        {
+            vgpu.image_at = cx.now.after(LOOK_NS);
+        }
+        image
     }
 
     /// Takes a number from a channel of the VM, or an image: from one without work, or from the one that has had its turn.
