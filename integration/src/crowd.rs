@@ -29,6 +29,8 @@ const FOUND_GPA: u64 = 8 << 20;
 /// Where copy engines keep what they know of channels.
 const CONTEXTS_GPA: u64 = 12 << 20;
 const CONTEXT_BYTES: u64 = 0x8000;
+/// What the places hold where patterns are found again, until they are copied there.
+const NOT_COPIED: u8 = 0xee;
 /// Asks until a channel's work is given up.
 const TURNS: u32 = 100_000;
 
@@ -156,7 +158,7 @@ fn generation_works(rig: &mut Rig, bus: &mut impl WideBus, seed: u64, rounds: u6
             bus.ram_write(PATTERNS_GPA + at_slot(channel), &bytes);
             bus.ram_write(
                 FOUND_GPA + at_slot(channel),
-                &vec![0xee; slot_bytes(channel) as usize],
+                &vec![NOT_COPIED; slot_bytes(channel) as usize],
             );
         }
         all_do(rig, bus, |channel| {
@@ -194,7 +196,7 @@ fn differences(found: &[u8], expected: &[u8], seed: u64, round: u64, channel: u8
         let of = |bytes: &[u8]| bytes.get(at..at + 8) == found.get(at..at + 8);
         match () {
             () if of(expected) => "right",
-            () if found[at..at + 8] == [0xee; 8] => "not copied",
+            () if found[at..at + 8] == [NOT_COPIED; 8] => "not copied",
             () if found[at..at + 8] == [0; 8] => "zero",
             () if before.as_deref().is_some_and(of) => "of the round before",
             () => "unknown",
