@@ -118,12 +118,7 @@ impl Shaders {
     }
 
     /// Words for a constant buffer, one after the other.
-    pub(crate) fn store_constants(
-        &mut self,
-        words: &[Option<u32>],
-        look: &mut Look<'_>,
-        pending: &mut Pending,
-    ) {
+    fn store_constants(&mut self, words: &[Option<u32>], look: &mut Look<'_>, pending: &mut Pending) {
         const OFFSET_MASK: u32 = 0xffff;
         let (base, offset) = (
             self.registers.address(shader::CONSTANT_HIGH),

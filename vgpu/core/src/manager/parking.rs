@@ -229,8 +229,7 @@ impl Running {
                 bytes.copy_from_slice(&word.to_le_bytes());
             }
         }
-        let has_image = named.is_none() || image.is_some();
-        let runs = parked.runnable && has_image && !vgpu.hold.is_suspended;
+        let runs = parked.runnable && !vgpu.hold.is_suspended;
         self.card.bind(physical, parked.instance, &shown, runs);
         let due = given.or(parked.gp_put);
         if let Some(gp_put) = due.filter(|_| !planted::is(Fault::ParkedDoorbellLost)) {
