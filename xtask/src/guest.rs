@@ -376,7 +376,10 @@ impl Guest {
                     let said = lines
                         .last()
                         .map_or(String::new(), |line: &String| format!("; its last line: {line}"));
-                    return Err(error.context(format!("console:\n{}{said}", self.console_tail())));
+                    let at = self.standstill();
+                    return Err(
+                        error.context(format!("it is at {at}; console:\n{}{said}", self.console_tail()))
+                    );
                 }
             };
             if is_last(&line) {
@@ -430,16 +433,16 @@ struct Place {
 }
 
 impl Place {
-    /// Takes the line of `info registers` with its instruction pointer. Whether it goes round in one place: a processor that waits for a lock which nobody
-    /// has does, and it does not halt.
+    /// Takes the line of `info registers` with its instruction pointer. Whether a kernel goes round in one place: one that waits for a lock which nobody
+    /// has does, and it does not halt. A program may go round where it likes, as a guest of the machine's VMs does that is to use up time.
     fn is_stuck(&mut self, registers: &str) -> bool {
         let field = |name: &str| {
             let mut words = registers.split_ascii_whitespace();
             words.find_map(|word| word.strip_prefix(name))
         };
         let rip = field("RIP=").and_then(|rip| u64::from_str_radix(rip, 16).ok());
-        let runs = field("HLT=") == Some("0");
-        match rip.filter(|_| runs) {
+        let is_kernel_at_work = field("CPL=") == Some("0") && field("HLT=") == Some("0");
+        match rip.filter(|_| is_kernel_at_work) {
             Some(rip) if rip.abs_diff(self.rip) < PLACE_BYTES => self.looks += 1,
             rip => {
                 *self = Self {
@@ -458,9 +461,10 @@ mod tests {
 
     #[test]
     fn processor_that_goes_round_in_one_place_is_stuck_and_one_that_halts_or_works_is_not() {
-        let line = |rip: u64, hlt: u32| {
-            format!("RIP={rip:016x} RFL=00000002 [-------] CPL=0 II=0 A20=1 SMM=0 HLT={hlt}")
+        let at_level = |cpl: u32, rip: u64, hlt: u32| {
+            format!("RIP={rip:016x} RFL=00000002 [-------] CPL={cpl} II=0 A20=1 SMM=0 HLT={hlt}")
         };
+        let line = |rip, hlt| at_level(0, rip, hlt);
         let looks = |line: &dyn Fn(u64) -> String| {
             let mut place = Place::default();
             (0..100).position(|look| place.is_stuck(&line(look)))
@@ -475,6 +479,7 @@ mod tests {
             None,
             "it comes round"
         );
+        assert_eq!(looks(&|_| at_level(3, 0x20_1234, 0)), None, "it is a program");
         assert_eq!(looks(&|_| "no instruction pointer".to_owned()), None);
     }
 
