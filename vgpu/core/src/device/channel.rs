@@ -93,6 +93,13 @@ pub(crate) struct Parked {
     pub(crate) wants_since: Option<Tick>,
 }
 
+impl Parked {
+    /// The context that it cannot be bound without.
+    pub(crate) fn named_context(&self) -> Option<Context> {
+        self.context.filter(|context| context.is_named)
+    }
+}
+
 /// What is known of when a guest uses its GPU.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Activity {

@@ -73,6 +73,11 @@ impl Vgpu {
 
     /// The parked channel that has waited longest, of those that may run.
     fn waiting(&self) -> Option<(Tick, u8)> {
+        self.waiting_of(|_| true)
+    }
+
+    /// [`Self::waiting`] among some of them.
+    fn waiting_of(&self, is_one: impl Fn(&Parked) -> bool) -> Option<(Tick, u8)> {
         if self.hold.is_suspended || self.leaves() {
             return None;
         }
@@ -83,7 +88,8 @@ impl Vgpu {
             .fold(0_u128, |listed, v| listed | 1 << (v % CHANNELS as u8));
         let waits = |(v, parked): (&u8, &Parked)| {
             let since = parked.wants_since?;
-            (parked.runnable && listed >> (v % CHANNELS as u8) & 1 != 0).then_some((since, *v))
+            let may_run = parked.runnable && listed >> (v % CHANNELS as u8) & 1 != 0;
+            (may_run && is_one(parked)).then_some((since, *v))
         };
         self.parked.iter().filter_map(waits).min()
     }
@@ -161,7 +167,13 @@ impl Running {
             changed |= match self.unpark(vm, v, cx) {
                 Unparked::Yes => true,
                 Unparked::NoNumber => self.make_place(vm, since, false, cx),
-                Unparked::NoImage => self.make_place(vm, since, true, cx),
+                // Those behind it that need none do not wait for it.
+                Unparked::NoImage => {
+                    let needs_none = |parked: &Parked| parked.named_context().is_none();
+                    let next = self.vms.get(&vm).and_then(|vgpu| vgpu.waiting_of(needs_none));
+                    let is_bound = next.is_some_and(|(_, v)| matches!(self.unpark(vm, v, cx), Unparked::Yes));
+                    self.make_place(vm, since, true, cx) || is_bound
+                }
             };
         }
         let lacking = self.vms.values().filter(|vgpu| vgpu.image_at <= cx.now);
@@ -200,7 +212,7 @@ impl Running {
             self.card.release_channel(physical);
             return Unparked::NoNumber;
         };
-        let named = parked.context.filter(|context| context.is_named);
+        let named = parked.named_context();
         let image = named.and_then(|context| self.image_for_parked(vm, parked.space, context, cx));
         if named.is_some() && image.is_none() {
             if let Some(vgpu) = self.vms.get_mut(&vm) {

@@ -3,9 +3,10 @@
 use fermi_spec::addr::{FRAME, GuestVramAddr, VramAddr};
 use fermi_spec::bar::Bar;
 use fermi_spec::engine::Engine;
-use fermi_spec::instance::offset;
+use fermi_spec::instance::{INSTANCE_BYTES, USERD_BYTES, offset, userd};
 use fermi_spec::pte::{Pde, Pte};
 use fermi_spec::regs::falcon::CONTROL_START;
+use fermi_spec::regs::pfifo::ChannelInstance;
 use fermi_spec::regs::pgraph::setup;
 use fermi_spec::regs::{Bar0Reg, FecsReg, PfifoReg, PgraphReg, PmcReg, pfifo};
 
@@ -21,6 +22,8 @@ use crate::reason::{CardOperation, StartFailure};
 /// An image in the memory that [`Scene::prepare`] shows to channels.
 const DECOY_VA: u64 = (128 << 20) + MIB;
 const DECOY: u64 = DATA + MIB;
+/// An instance block beside [`INSTANCE`].
+const OTHER_INSTANCE: u64 = DATA + 2 * MIB;
 /// Where an image has its ticket.
 const TICKET: u64 = DECOY + 0xe0;
 
@@ -486,4 +489,46 @@ fn parked_channel_keeps_its_context_and_gives_its_memory_back() {
         .windows(8)
         .any(|bytes| bytes == 0x1234_5678_1234_5678_u64.to_le_bytes());
     assert!(image, "its content is stored again");
+}
+
+#[test]
+fn parked_channel_that_needs_no_image_does_not_wait_behind_one_that_finds_none() {
+    let mut scene = Scene::up();
+    scene.attach(A, 16);
+    bind(&mut scene, A);
+    scene.run_channel(A);
+    // Channel 1 is another of the same space, without a context.
+    let mut block = vec![0; INSTANCE_BYTES as usize];
+    scene.memory.read(
+        Place::Image {
+            vm: A,
+            at: GuestVramAddr(INSTANCE),
+        },
+        &mut block,
+    );
+    let at = Engine::Graph.context_offset() as usize;
+    block[at..at + 8].fill(0);
+    scene.put(A, OTHER_INSTANCE, &block);
+    let entry = ChannelInstance::new()
+        .with_frame((OTHER_INSTANCE >> 12) as u32)
+        .with_poll(true)
+        .with_valid(true);
+    scene.register(A, PfifoReg::ChannelInstance(1).into(), entry.into_bits());
+    scene.register(A, PfifoReg::ChannelState(1).into(), pfifo::CHANNEL_START);
+    scene.list_channels(A, 2);
+    for v in [0, 1] {
+        scene.running().park(A, v);
+        scene.apply(Event::Wake);
+        assert!(scene.running().vms[&A].parked.contains_key(&v));
+    }
+    fill_arena(&mut scene, A);
+    scene.doorbell(A, 1);
+    scene.store(A, Bar::Bar1, USERD_BYTES + userd::GP_PUT, &1_u32.to_le_bytes());
+    scene.pass(MS);
+    let is_parked = |scene: &mut Scene, v: u8| scene.running().vms[&A].parked.contains_key(&v);
+    assert!(is_parked(&mut scene, 0), "there is no memory for its image");
+    assert!(!is_parked(&mut scene, 1));
+    empty_arena(&mut scene, A, 1);
+    scene.pass(20 * MS);
+    assert!(!is_parked(&mut scene, 0), "it is not forgotten");
 }

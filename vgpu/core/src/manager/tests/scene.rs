@@ -404,10 +404,16 @@ impl Scene {
     /// Puts channel 0 on the VM's runlist and lets it run.
     pub(super) fn run_channel(&mut self, vm: VmId) {
         self.register(vm, Bar0Reg::from(PfifoReg::ChannelState(0)), pfifo::CHANNEL_START);
-        let entry = u64::from(pfifo::RUNLIST_ENTRY_TAG) << 32;
-        self.put(vm, RUNLIST, &entry.to_le_bytes());
+        self.list_channels(vm, 1);
+    }
+
+    /// Puts the channels below `count` on the VM's runlist.
+    pub(super) fn list_channels(&mut self, vm: VmId, count: u32) {
+        let entries = (0..count).map(|v| u64::from(pfifo::RUNLIST_ENTRY_TAG) << 32 | u64::from(v));
+        let list: Vec<u8> = entries.flat_map(u64::to_le_bytes).collect();
+        self.put(vm, RUNLIST, &list);
         self.register(vm, Bar0Reg::from(PfifoReg::RunlistBase), (RUNLIST >> 12) as u32);
-        self.register(vm, Bar0Reg::from(PfifoReg::RunlistCommit), 1 | 0x1f << 20);
+        self.register(vm, Bar0Reg::from(PfifoReg::RunlistCommit), count | 0x1f << 20);
     }
 
     /// The guest flushes its TLB.
