@@ -25,6 +25,8 @@ mod register {
     pub(super) const INTERRUPT_PIN: u16 = 0x3d;
 }
 
+/// Configuration space without what PCI Express adds (PCI Local Bus 3.0 §6.1).
+const CONFIG_BYTES: usize = 256;
 const BARS: u32 = 6;
 const COMMAND_MEMORY: u16 = 1 << 1;
 const COMMAND_BUS_MASTER: u16 = 1 << 2;
@@ -79,15 +81,15 @@ impl VgpuFunction {
         vm: Arc<VmFd>,
     ) -> Result<VgpuFunction, PciError> {
         let config = Config(link.as_ref());
-        if config.read16(register::VENDOR).map_err(PciError::Config)? == u16::MAX {
+        let found = config.look().map_err(PciError::Config)?;
+        if found.word16(register::VENDOR) == u16::MAX {
             return Err(PciError::NoFunction);
         }
-        let bars = size_bars(&config).map_err(PciError::Config)?;
+        let bars = size_bars(&config, &found).map_err(PciError::Config)?;
         let placed = place_bars(&bars)?;
-        switch_on(&config, &placed).map_err(PciError::Config)?;
-        let msi_register = find_msi(&config).map_err(PciError::Config)?;
-        let [pin] = config.read(register::INTERRUPT_PIN).map_err(PciError::Config)?;
-        let has_pin = pin == PIN_INTA && intx::connect(link.as_ref(), &vm)?;
+        switch_on(&config, &found, &placed).map_err(PciError::Config)?;
+        let msi_register = find_msi(&found);
+        let has_pin = found.byte(register::INTERRUPT_PIN) == PIN_INTA && intx::connect(link.as_ref(), &vm)?;
         let memory = WindowMemory::of(link.as_ref(), bars.iter().map(|bar| bar.number), vm)?;
         let memory = Arc::new(memory);
         let function = VgpuFunction {
@@ -133,18 +135,19 @@ impl VgpuFunction {
             .msi_register
             .filter(|from| touches(*from..from.saturating_add(MSI_BYTES)))
         {
-            self.msi.program(read_msi(&Config(self.link.as_ref()), from)?)?;
+            self.msi
+                .program(msi_message(&Config(self.link.as_ref()).look()?, from))?;
         }
         Ok(())
     }
 
     /// Puts the BARs on the bus where configuration space has them.
     fn move_windows(&self) -> Result<(), BusError> {
-        let config = Config(self.link.as_ref());
+        let config = Config(self.link.as_ref()).look()?;
         let (mut windows, mut starts) = (Vec::new(), Vec::new());
-        if config.read16(register::COMMAND)? & COMMAND_MEMORY != 0 {
+        if config.word16(register::COMMAND) & COMMAND_MEMORY != 0 {
             for bar in &self.bars {
-                let start = config.read_bar(*bar)? & BAR_ADDRESS;
+                let start = config.bar(*bar) & BAR_ADDRESS;
                 if let Some(end) = start.checked_add(bar.bytes) {
                     starts.push((bar.number, start));
                     let handler = Arc::new(BarWindow {
@@ -163,22 +166,14 @@ impl VgpuFunction {
     }
 }
 
-/// Typed access to configuration space over the link.
+/// Configuration space over the link. A look at all of it is one exchange with the vGPU, as a load of one register would be.
 struct Config<'a>(&'a dyn VgpuLink);
 
 impl Config<'_> {
-    fn read<const BYTES: usize>(&self, register: u16) -> Result<[u8; BYTES], LinkError> {
-        let mut data = [0; BYTES];
-        self.0.region_read(CONFIG_REGION, register.into(), &mut data)?;
-        Ok(data)
-    }
-
-    fn read16(&self, register: u16) -> Result<u16, LinkError> {
-        self.read(register).map(u16::from_le_bytes)
-    }
-
-    fn read32(&self, register: u16) -> Result<u32, LinkError> {
-        self.read(register).map(u32::from_le_bytes)
+    fn look(&self) -> Result<Look, LinkError> {
+        let mut bytes = [0; CONFIG_BYTES];
+        self.0.region_read(CONFIG_REGION, 0, &mut bytes)?;
+        Ok(Look(bytes))
     }
 
     fn write16(&self, register: u16, value: u16) -> Result<(), LinkError> {
@@ -191,16 +186,6 @@ impl Config<'_> {
             .region_write(CONFIG_REGION, register.into(), &value.to_le_bytes())
     }
 
-    fn read_bar(&self, bar: Bar) -> Result<u64, LinkError> {
-        let low = u64::from(self.read32(bar.register())?);
-        let high = if bar.is_64_bit {
-            self.read32(bar.register() + 4)?
-        } else {
-            0
-        };
-        Ok(low | u64::from(high) << 32)
-    }
-
     fn write_bar(&self, bar: Bar, value: u64) -> Result<(), LinkError> {
         self.write32(bar.register(), value as u32)?;
         if bar.is_64_bit {
@@ -211,14 +196,47 @@ impl Config<'_> {
     }
 }
 
-/// Finds the memory BARs by writing all ones to each; they are left so, for memory decoding is still off.
-fn size_bars(config: &Config<'_>) -> Result<Vec<Bar>, LinkError> {
-    let command = config.read16(register::COMMAND)?;
-    config.write16(register::COMMAND, command & !COMMAND_MEMORY)?;
+/// What configuration space held at a look. What is beyond its end reads as zero.
+struct Look([u8; CONFIG_BYTES]);
+
+impl Look {
+    fn bytes<const BYTES: usize>(&self, register: u16) -> [u8; BYTES] {
+        let from = self.0.get(usize::from(register)..).unwrap_or_default();
+        from.first_chunk().copied().unwrap_or([0; BYTES])
+    }
+
+    fn byte(&self, register: u16) -> u8 {
+        u8::from_le_bytes(self.bytes(register))
+    }
+
+    fn word16(&self, register: u16) -> u16 {
+        u16::from_le_bytes(self.bytes(register))
+    }
+
+    fn word32(&self, register: u16) -> u32 {
+        u32::from_le_bytes(self.bytes(register))
+    }
+
+    fn bar(&self, bar: Bar) -> u64 {
+        let high = if bar.is_64_bit {
+            self.word32(bar.register() + 4)
+        } else {
+            0
+        };
+        u64::from(self.word32(bar.register())) | u64::from(high) << 32
+    }
+}
+
+/// Finds the memory BARs by writing all ones to each; they are left so, with memory decoding off.
+fn size_bars(config: &Config<'_>, found: &Look) -> Result<Vec<Bar>, LinkError> {
+    let command = found.word16(register::COMMAND);
+    if command & COMMAND_MEMORY != 0 {
+        config.write16(register::COMMAND, command & !COMMAND_MEMORY)?;
+    }
     let mut bars = Vec::new();
     let mut number = 0;
     while number < BARS {
-        let kind = config.read32(register::BAR0 + 4 * number as u16)?;
+        let kind = found.word32(register::BAR0 + 4 * number as u16);
         let is_64_bit = kind & (BAR_IS_IO | BAR_TYPE) == BAR_TYPE_64 && number + 1 < BARS;
         let bar = Bar {
             number,
@@ -227,13 +245,17 @@ fn size_bars(config: &Config<'_>) -> Result<Vec<Bar>, LinkError> {
         };
         if kind & BAR_IS_IO == 0 {
             config.write_bar(bar, u64::MAX)?;
-            let mask = config.read_bar(bar)? & BAR_ADDRESS;
-            // The lowest address bit that can be set is the size; none at all is an absent BAR.
-            let bytes = mask & mask.wrapping_neg();
-            bars.extend((bytes != 0).then_some(Bar { bytes, ..bar }));
+            bars.push(bar);
         }
         number += if is_64_bit { 2 } else { 1 };
     }
+    let masks = config.look()?;
+    for bar in &mut bars {
+        let mask = masks.bar(*bar) & BAR_ADDRESS;
+        // The lowest address bit that can be set is the size; none at all is an absent BAR.
+        bar.bytes = mask & mask.wrapping_neg();
+    }
+    bars.retain(|bar| bar.bytes != 0);
     Ok(bars)
 }
 
@@ -259,48 +281,48 @@ fn place_bars(bars: &[Bar]) -> Result<Vec<(Bar, u64)>, PciError> {
         .collect()
 }
 
-fn switch_on(config: &Config<'_>, placed: &[(Bar, u64)]) -> Result<(), LinkError> {
+fn switch_on(config: &Config<'_>, found: &Look, placed: &[(Bar, u64)]) -> Result<(), LinkError> {
     for (bar, start) in placed {
         config.write_bar(*bar, *start)?;
     }
-    let command = config.read16(register::COMMAND)?;
+    let command = found.word16(register::COMMAND);
     config.write16(register::COMMAND, command | COMMAND_MEMORY | COMMAND_BUS_MASTER)
 }
 
-fn find_msi(config: &Config<'_>) -> Result<Option<u16>, LinkError> {
-    if config.read16(register::STATUS)? & STATUS_CAPABILITIES == 0 {
-        return Ok(None);
+fn find_msi(found: &Look) -> Option<u16> {
+    if found.word16(register::STATUS) & STATUS_CAPABILITIES == 0 {
+        return None;
     }
-    let [mut next] = config.read(register::CAPABILITIES)?;
+    let mut next = found.byte(register::CAPABILITIES);
     for _ in 0..CAPABILITIES_MAX {
         let at = u16::from(next & !3);
         if at == 0 {
             break;
         }
-        let [id, following] = config.read(at)?;
+        let [id, following] = found.bytes(at);
         if id == CAPABILITY_MSI {
-            return Ok(Some(at));
+            return Some(at);
         }
         next = following;
     }
-    Ok(None)
+    None
 }
 
-/// Reads the MSI capability at `from`: control at 2, address at 4, data after the address.
-fn read_msi(config: &Config<'_>, from: u16) -> Result<MsiMessage, LinkError> {
-    let control = config.read16(from + 2)?;
-    let low = u64::from(config.read32(from + 4)?);
+/// The MSI capability at `from`: control at 2, address at 4, data after the address.
+fn msi_message(config: &Look, from: u16) -> MsiMessage {
+    let control = config.word16(from + 2);
+    let low = u64::from(config.word32(from + 4));
     let (high, data) = if control & MSI_64_BIT != 0 {
-        (u64::from(config.read32(from + 8)?), config.read16(from + 12)?)
+        (u64::from(config.word32(from + 8)), config.word16(from + 12))
     } else {
-        (0, config.read16(from + 8)?)
+        (0, config.word16(from + 8))
     };
     let is_enabled = control & MSI_ENABLE != 0;
-    Ok(MsiMessage {
+    MsiMessage {
         is_enabled,
         address: low | high << 32,
         data: data.into(),
-    })
+    }
 }
 
 /// A BAR on the memory bus: every access goes to the link with its width.
