@@ -1,13 +1,13 @@
-//! Who rests lends, and who works does not, by what the card says: its channel table and what is in each channel's ring (decision 0037).
+//! Who rests lends, and who works does not, by what the card says: its runlist, its channel table and what is in each channel's ring (decision 0037).
 //!
 //! Guests stand still meanwhile, so what they have handed over is all that there is. A VM all of whose channels are on the card with nothing to do rests
 //! from then on; one that has work on it that no semaphore keeps waiting, then and at the end, has had it all the time.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use fermi_spec::addr::VramAddr;
 use fermi_spec::bar::Bar;
-use fermi_spec::regs::pfifo::{ChannelInstance, ChannelState};
+use fermi_spec::regs::pfifo::{ChannelInstance, ChannelState, RunlistBase, RunlistCommit};
 use fermi_spec::regs::{Bar0Reg, PfifoReg};
 use vgpu::{Audit, MoveId, MoveStage, Notice, VmAudit, VmId};
 
@@ -34,9 +34,9 @@ pub(super) type OnCard = BTreeMap<VmId, Doing>;
 pub(super) enum Doing {
     /// All are on the card, and none has anything in its ring.
     Nothing,
-    /// One of them has work that no semaphore keeps waiting.
+    /// One of them is on the runlist and has work that no semaphore keeps waiting.
     Work,
-    /// Work waits for something, or the card knows some of the channels only.
+    /// Work waits for something, its channel is on no list, or the card knows some of the channels only.
     Unknown,
 }
 
@@ -59,28 +59,41 @@ impl Simulation {
         Ok(())
     }
 
+    /// The channels on the list that the card took last.
+    fn runlist(&mut self) -> BTreeSet<u16> {
+        let base = RunlistBase::from_bits(self.register(PfifoReg::RunlistCurrent));
+        let count = RunlistCommit::from_bits(self.register(PfifoReg::RunlistCommit)).count();
+        let entries = self
+            .world
+            .read_arena_words(VramAddr(base.address().0), count.into());
+        entries.into_iter().map(|entry| entry as u16).collect()
+    }
+
     /// What each VM has on the card now.
     fn on_card(&mut self, audit: &Audit) -> OnCard {
+        let listed = self.runlist();
         let entries = (0..CHANNELS).filter_map(|channel| {
             let instance = ChannelInstance::from_bits(self.register(PfifoReg::ChannelInstance(channel)));
             let state = ChannelState::from_bits(self.register(PfifoReg::ChannelState(channel)));
-            instance.valid().then(|| (VramAddr(instance.instance().0), state))
+            let entry = (state, listed.contains(&channel));
+            instance.valid().then(|| (VramAddr(instance.instance().0), entry))
         });
-        let entries: BTreeMap<VramAddr, ChannelState> = entries.collect();
+        let entries: BTreeMap<VramAddr, (ChannelState, bool)> = entries.collect();
         let doing = audit.vms.iter().map(|vm| {
             let states: Vec<_> = vm.blocks.iter().map(|block| entries.get(block)).collect();
             let known = || states.iter().flatten();
-            let doing =
-                if known().any(|state| state.runnable() && state.pending() && !state.acquire_pending()) {
-                    Doing::Work
-                } else if states
-                    .iter()
-                    .all(|state| state.is_some_and(|state| !state.pending()))
-                {
-                    Doing::Nothing
-                } else {
-                    Doing::Unknown
-                };
+            let works = |(state, is_listed): &&(ChannelState, bool)| {
+                *is_listed && state.runnable() && state.pending() && !state.acquire_pending()
+            };
+            let has_nothing =
+                |entry: &Option<&(ChannelState, bool)>| entry.is_some_and(|(state, _)| !state.pending());
+            let doing = if known().any(works) {
+                Doing::Work
+            } else if states.iter().all(has_nothing) {
+                Doing::Nothing
+            } else {
+                Doing::Unknown
+            };
             (vm.vm, doing)
         });
         doing.collect()
