@@ -7,10 +7,11 @@ use std::ops::ControlFlow;
 
 use fermi_spec::bar::Bar;
 use fermi_spec::regs::{Piece, Width};
+use mmio::decode_write;
 use planted::Fault;
 
 use super::Cx;
-use super::requests::{Step, word};
+use super::requests::{Step, Written, word};
 use super::running::Running;
 use crate::device::effect::Effect;
 use crate::device::{Queued, Vgpu};
@@ -52,6 +53,14 @@ impl Vgpu {
     }
 }
 
+impl Vgpu {
+    fn answer_at_once(&mut self, request: RequestId, reply: Reply, cx: &mut Cx<'_>) {
+        let vm = self.id;
+        cx.actions.push(Action::Reply { vm, request, reply });
+        self.tell_signal(cx);
+    }
+}
+
 impl Running {
     /// The register that a request is about, if nothing of its VM or of the card waits and it may be executed now.
     pub(super) fn register_at_once(
@@ -61,10 +70,11 @@ impl Running {
         now: Tick,
     ) -> Option<(u32, Width)> {
         let register = one_register(request)?;
-        let is_idle = |vgpu: &Vgpu| !vgpu.is_detaching() && vgpu.queue.is_empty() && vgpu.blocked.is_none();
-        let is_next = self.is_settled(now) && self.vms.get(&vm).is_some_and(is_idle);
+        let (is_settled, vms) = (self.is_settled(now), self.vms.len());
+        let vgpu = self.vms.get_mut(&vm).filter(|_| is_settled)?;
+        let is_next = !vgpu.is_detaching() && vgpu.queue.is_empty() && vgpu.blocked.is_none();
         // A load is answered whoever's turn it is.
-        let may = is_next && (matches!(request, Request::Read { .. }) || self.has_turn(vm, now));
+        let may = is_next && (matches!(request, Request::Read { .. }) || vgpu.share.has_turn(vms, now));
         may.then_some(register)
     }
 
@@ -76,36 +86,42 @@ impl Running {
         (offset, width): (u32, Width),
         cx: &mut Cx<'_>,
     ) -> bool {
-        let reply = match &request {
+        match &request {
             Request::Write { data, .. } => {
                 let value = word(data);
                 let queued = Queued::new(id, request, cx.now);
-                if let Some(vgpu) = self.vms.get_mut(&vm) {
-                    vgpu.share.charge(queued.work());
-                }
-                let effect = self.register_write(vm, offset, width, value, cx);
-                if effect != Effect::None || self.shows_other_than_seen(vm) {
-                    let step = match self.follow_store(vm, queued, effect, cx) {
-                        ControlFlow::Continue(_) => Step::Done(Reply::Done),
-                        ControlFlow::Break(step) => step,
-                    };
-                    self.finish(vm, id, step, cx);
+                let write = decode_write(offset, width, value);
+                // The VM is looked up once: with many of them that is what a store costs more than with one.
+                let Some(vgpu) = self.vms.get_mut(&vm) else {
                     return false;
+                };
+                vgpu.share.charge(queued.work());
+                let written = vgpu.write_to_unit(&write);
+                if matches!(written, Written::Yes(Effect::None)) && !vgpu.shows_other_than_seen() {
+                    vgpu.answer_at_once(id, Reply::Done, cx);
+                } else {
+                    let effect = self.follow_written(vm, (offset, value), (write, written), cx);
+                    let vgpu = self.vms.get_mut(&vm);
+                    match vgpu.filter(|vgpu| effect == Effect::None && !vgpu.shows_other_than_seen()) {
+                        Some(vgpu) => vgpu.answer_at_once(id, Reply::Done, cx),
+                        None => {
+                            let step = match self.follow_store(vm, queued, effect, cx) {
+                                ControlFlow::Continue(_) => Step::Done(Reply::Done),
+                                ControlFlow::Break(step) => step,
+                            };
+                            self.finish(vm, id, step, cx);
+                            return false;
+                        }
+                    }
                 }
-                Reply::Done
             }
             _ => {
                 let value = self.register_read(vm, offset, width, cx);
-                Reply::Data(value.to_le_bytes()[..width.bytes()].to_vec())
+                if let Some(vgpu) = self.vms.get_mut(&vm) {
+                    let data = value.to_le_bytes()[..width.bytes()].to_vec();
+                    vgpu.answer_at_once(id, Reply::Data(data), cx);
+                }
             }
-        };
-        cx.actions.push(Action::Reply {
-            vm,
-            request: id,
-            reply,
-        });
-        if let Some(vgpu) = self.vms.get_mut(&vm) {
-            vgpu.tell_signal(cx);
         }
         let is_all = self.volatile.inconsistent.is_empty();
         debug_assert!(

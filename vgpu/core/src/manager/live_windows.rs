@@ -204,6 +204,15 @@ struct Unready {
     rests: bool,
 }
 
+impl Vgpu {
+    /// Whether registers say that the VM's windows show something else than was followed, or it waited for them long enough.
+    pub(super) fn shows_other_than_seen(&self) -> bool {
+        let is_other =
+            |live: &LiveWindows| live.seen != Seen::of(&self.units) || live.patience == Patience::Over;
+        self.live.as_ref().is_some_and(is_other)
+    }
+}
+
 impl Running {
     /// A VM's client may map its windows from now on.
     pub(super) fn let_windows(&mut self, vm: VmId) {
@@ -216,15 +225,6 @@ impl Running {
                 vgpu.chunks.maps_mut().spare = maps;
             }
         }
-    }
-
-    /// Whether registers say that a VM's windows show something else than was followed, or it waited for them long enough.
-    pub(super) fn shows_other_than_seen(&self, vm: VmId) -> bool {
-        self.vms.get(&vm).is_some_and(|vgpu| {
-            let is_other =
-                |live: &LiveWindows| live.seen != Seen::of(&vgpu.units) || live.patience == Patience::Over;
-            vgpu.live.as_ref().is_some_and(is_other)
-        })
     }
 
     /// Follows what a VM's windows show, behind a store to a register with this effect. `Err`: the request has to wait, and is tried again.

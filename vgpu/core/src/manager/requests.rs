@@ -54,6 +54,36 @@ pub(super) fn reader<'a>(vgpu: &'a Vgpu, memory: &'a mut dyn HostMemory) -> Read
     }
 }
 
+/// Whether a unit of a VM has taken a store.
+pub(super) enum Written {
+    Yes(Effect),
+    /// It is not for a unit, or none takes it.
+    No,
+    Panicked(Inconsistency),
+}
+
+impl Vgpu {
+    /// Stores to the unit that has the register.
+    pub(super) fn write_to_unit(&mut self, write: &Bar0Write) -> Written {
+        match *write {
+            Bar0Write::Register { reg, value } => {
+                match contained("writing a register", || self.units.write(reg, value)) {
+                    Ok(effect) => Written::Yes(effect),
+                    Err(what) => Written::Panicked(what),
+                }
+            }
+            Bar0Write::MsiRearm => {
+                self.units.pmc.rearm();
+                Written::Yes(Effect::None)
+            }
+            Bar0Write::Unmodelled { offset, value } if self.units.write_unnamed(offset, value) => {
+                Written::Yes(Effect::None)
+            }
+            _ => Written::No,
+        }
+    }
+}
+
 impl Running {
     /// Executes the VM's queue, up to a request that blocks, and looks at what it has submitted with what is left of its turn: a look takes all of
     /// one, and a guest can submit what takes hundreds.
@@ -243,40 +273,39 @@ impl Running {
         value: u32,
         cx: &mut Cx<'_>,
     ) -> Effect {
+        let write = decode_write(offset, width, value);
         let Some(vgpu) = self.vms.get_mut(&vm) else {
             return Effect::None;
         };
-        let effect = match decode_write(offset, width, value) {
-            Bar0Write::Register { reg, value } => {
-                let written = contained("writing a register", || vgpu.units.write(reg, value));
-                match written {
-                    Ok(effect) => effect,
-                    Err(what) => {
-                        self.inconsistent(vm, what);
-                        return Effect::None;
-                    }
-                }
-            }
-            Bar0Write::MsiRearm => {
-                vgpu.units.pmc.rearm();
+        let written = vgpu.write_to_unit(&write);
+        self.follow_written(vm, (offset, value), (write, written), cx)
+    }
+
+    /// What a store of `value` to `offset` leaves to the mediator that its VM's units have taken, or not.
+    pub(super) fn follow_written(
+        &mut self,
+        vm: VmId,
+        (offset, value): (u32, u32),
+        (write, written): (Bar0Write, Written),
+        cx: &mut Cx<'_>,
+    ) -> Effect {
+        match (write, written) {
+            (_, Written::Panicked(what)) => {
+                self.inconsistent(vm, what);
                 Effect::None
             }
-            Bar0Write::Unmodelled { offset, value } if vgpu.units.write_unnamed(offset, value) => {
-                Effect::None
-            }
-            Bar0Write::PciMirror { offset, width, value } => {
+            (Bar0Write::PciMirror { offset, width, value }, _) => {
                 self.change_config(vm, cx, |config| pci::write_mirror(config, offset, width, value));
-                return Effect::None;
+                Effect::None
             }
-            Bar0Write::Unmodelled { .. } | Bar0Write::Narrow { .. } => Effect::Refused,
-            Bar0Write::Prom { .. } | Bar0Write::VgaCrtc { .. } => Effect::None,
-        };
-        if effect == Effect::Refused {
-            let text = || format!("store of {value:#x} to register {offset:#08x}, which takes none");
-            self.guest_error(vm, text, cx);
-            return Effect::None;
+            (Bar0Write::Prom { .. } | Bar0Write::VgaCrtc { .. }, _) => Effect::None,
+            (_, Written::No | Written::Yes(Effect::Refused)) => {
+                let text = || format!("store of {value:#x} to register {offset:#08x}, which takes none");
+                self.guest_error(vm, text, cx);
+                Effect::None
+            }
+            (_, Written::Yes(effect)) => effect,
         }
-        effect
     }
 
     /// Acts on a store to a register. It may block; a sync goes on with the rest of the access when it is over.
