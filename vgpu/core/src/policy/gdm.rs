@@ -165,12 +165,13 @@ fn load(view: &Snapshot<'_>, of: VmId) -> Proposal {
             cause,
         };
     }
-    let leave = leaving(vm, work, out.len().min(vm.exchange_chunks_max));
+    let for_whole = for_whole(vm, &out);
+    let leave = leaving(vm, work, for_whole.len().min(vm.exchange_chunks_max));
     match leave.is_empty() {
         true => Proposal::Nothing,
         false => Proposal::Exchange {
             vm: of,
-            come: out.iter().take(leave.len()).map(|chunk| chunk.no).collect(),
+            come: for_whole.into_iter().take(leave.len()).collect(),
             leave,
             cause,
         },
@@ -201,6 +202,17 @@ fn fitting(chunks: &[ChunkView], room: u64) -> Vec<ChunkView> {
         fits
     };
     chunks.iter().filter(fits).copied().collect()
+}
+
+/// Those that may come for whole chunks which leave: one that is less than that leaves the VM with less, which its `min` has to allow.
+fn for_whole(vm: &VmView<'_>, chunks: &[ChunkView]) -> Vec<ChunkNo> {
+    let mut spare = vm.spare;
+    let may_come = |chunk: &&ChunkView| {
+        let left = spare.checked_sub(vm.chunk_bytes.saturating_sub(chunk.bytes));
+        spare = left.unwrap_or(spare);
+        left.is_some()
+    };
+    chunks.iter().filter(may_come).map(|chunk| chunk.no).collect()
 }
 
 /// Chunks of launches behind the one that waits, in queue order, as far as there is room.

@@ -9,7 +9,12 @@ const VM: VmId = VmId(1);
 /// Chunks of a MiB: in VRAM and used by a launch at that time, `-` in VRAM and used by none, `w` in host RAM, `b` in both and
 /// never used.
 fn chunks(places: &str) -> Chunks {
-    let mut chunks = Chunks::new(places.len() as u64 * MIB, MIB, Iova(0));
+    chunks_of(places.len() as u64 * MIB, places)
+}
+
+/// The same where the last one is smaller, in VRAM of so many bytes.
+fn chunks_of(bytes: u64, places: &str) -> Chunks {
+    let mut chunks = Chunks::new(bytes, MIB, Iova(0));
     for (no, place) in (0..).map(ChunkNo).zip(places.chars()) {
         let frames = (0..(MIB / FRAME) as u32).map(FrameNo).collect();
         let is = match place {
@@ -38,9 +43,19 @@ fn set(chunks: &[u32]) -> BTreeSet<ChunkNo> {
 }
 
 /// The answer to a launch of the VM that waits for `next`, with others behind it.
-fn load_on(chunks: &Chunks, free: u64, claimed: u64, [next, later, running]: [&[u32]; 3]) -> Proposal {
+fn load_on(chunks: &Chunks, free: u64, claimed: u64, sets: [&[u32]; 3]) -> Proposal {
+    load_above_min(chunks, (free, claimed, u64::MAX), sets)
+}
+
+/// The same where the VM has so much above its `min`.
+fn load_above_min(
+    chunks: &Chunks,
+    (free, claimed, spare): (u64, u64, u64),
+    [next, later, running]: [&[u32]; 3],
+) -> Proposal {
     let [next, later, running] = [next, later, running].map(set);
     let vm = VmView {
+        spare,
         exchange_chunks_max: 4,
         refill_bytes_max: 4 * MIB,
         work: Some(WorkView {
@@ -90,6 +105,18 @@ fn launch_that_waits_takes_the_place_of_what_was_used_least_recently() {
     let of = chunks("5-3ww");
     let answer = load_on(&of, 0, 0, [&[3, 4], &[], &[]]);
     assert_eq!(moved(&answer), (vec![1, 2], vec![3, 4]));
+}
+
+#[test]
+fn at_its_min_no_vm_gives_a_whole_chunk_for_a_part_of_one() {
+    let of = chunks_of(4 * MIB + MIB / 2, "12www");
+    let sets: [&[u32]; 3] = [&[2, 3, 4], &[], &[]];
+    let moved_above = |spare| moved(&load_above_min(&of, (0, 0, spare), sets));
+    assert_eq!(moved_above(0), (vec![0, 1], vec![2, 3]));
+    let part: [&[u32]; 3] = [&[4], &[], &[]];
+    let of_part = |spare| load_above_min(&of, (0, 0, spare), part);
+    assert_eq!(of_part(MIB / 2 - 1), Proposal::Nothing);
+    assert_eq!(moved(&of_part(MIB / 2)), (vec![0], vec![4]));
 }
 
 #[test]
