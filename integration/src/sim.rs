@@ -439,7 +439,10 @@ impl Simulation {
                 vmm.collect_reply(&mut self.world).map_err(Violation)?;
                 continue;
             }
-            let held = vm.player.held_ns(self.world.now).unwrap_or(0);
+            let held = vm.player.held_ns(self.world.now);
+            let work = self.world.manager.work(vm.id).map_or(0, |(work, _)| work);
+            let for_own_work = vm.held.for_own_work(held.is_some(), work);
+            let held = held.unwrap_or(0);
             let waits = || waits_to_show(&self.world, vm.id);
             let for_others = vm.held.for_others(held, HELD_MAX_NS, self.world.now, waits);
             // What it waits for itself may take longer.
@@ -447,6 +450,11 @@ impl Simulation {
                 true => MACHINE_HELD_MAX_NS,
                 // A clock jump may overshoot by what nobody could have used.
                 false => HELD_MAX_NS + 60_000_000,
+            };
+            // Who asks for much work on purpose waits for it.
+            let held_max = match vm.kind {
+                Kind::Hostile => held_max.saturating_add(for_own_work),
+                _ => held_max,
             };
             if (for_others > held_max || held > MACHINE_HELD_MAX_NS) && !may_hold {
                 return Err(Violation(format!(

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use fermi_spec::addr::VramAddr;
 use fermi_spec::bar::Bar;
-use fermi_spec::regs::pfifo::{ChannelInstance, ChannelState, RunlistBase, RunlistCommit};
+use fermi_spec::regs::pfifo::{ChannelInstance, ChannelState, RUNLIST_PENDING, RunlistBase, RunlistCommit};
 use fermi_spec::regs::{Bar0Reg, PfifoReg};
 use vgpu::{Audit, MoveId, MoveStage, Notice, VmAudit, VmId};
 
@@ -59,14 +59,17 @@ impl Simulation {
         Ok(())
     }
 
-    /// The channels on the list that the card took last.
-    fn runlist(&mut self) -> BTreeSet<u16> {
+    /// The channels on the list that the card took last; `None` while it takes another: a card may never end that.
+    fn runlist(&mut self) -> Option<BTreeSet<u16>> {
+        if self.register(PfifoReg::RunlistStatus) & RUNLIST_PENDING != 0 {
+            return None;
+        }
         let base = RunlistBase::from_bits(self.register(PfifoReg::RunlistCurrent));
         let count = RunlistCommit::from_bits(self.register(PfifoReg::RunlistCommit)).count();
         let entries = self
             .world
             .read_arena_words(VramAddr(base.address().0), count.into());
-        entries.into_iter().map(|entry| entry as u16).collect()
+        Some(entries.into_iter().map(|entry| entry as u16).collect())
     }
 
     /// What each VM has on the card now.
@@ -75,7 +78,8 @@ impl Simulation {
         let entries = (0..CHANNELS).filter_map(|channel| {
             let instance = ChannelInstance::from_bits(self.register(PfifoReg::ChannelInstance(channel)));
             let state = ChannelState::from_bits(self.register(PfifoReg::ChannelState(channel)));
-            let entry = (state, listed.contains(&channel));
+            let is_listed = listed.as_ref().is_some_and(|listed| listed.contains(&channel));
+            let entry = (state, is_listed);
             instance.valid().then(|| (VramAddr(instance.instance().0), entry))
         });
         let entries: BTreeMap<VramAddr, (ChannelState, bool)> = entries.collect();
