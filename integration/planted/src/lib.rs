@@ -166,6 +166,8 @@ faults! {
     NobodyHeldBack,
     /// The doorbell of a channel that was parked does not bring it back to work.
     ParkedDoorbellLost,
+    /// A channel's instance block and number are free before the card was asked what the channel did wrong.
+    ErrorsOfTheLastOne,
     /// A VM that was kept off the runlist for what it has had stays off.
     HeldBackForEver,
     /// An engine stands as long as somebody who does next to nothing on it may come back to it.

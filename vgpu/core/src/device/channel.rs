@@ -68,6 +68,9 @@ pub(crate) struct Channel {
     /// It is on its way off the card, to be parked.
     #[serde(default)]
     pub(crate) parking: bool,
+    /// It is off the card to be parked, and waits for that look at the card: nothing that this has to say of it comes behind it.
+    #[serde(default)]
+    pub(crate) looking: Option<u64>,
     /// When it got its number on the card.
     #[serde(default)]
     pub(crate) bound_at: Tick,
@@ -156,6 +159,7 @@ impl Channel {
             image: None,
             is_blank: false,
             parking: false,
+            looking: None,
             bound_at: Tick::default(),
         }
     }

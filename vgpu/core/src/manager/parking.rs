@@ -3,7 +3,7 @@
 //! ```text
 //! guest binds ─ a number is free ─► bound ◄───────────────────────────────────── a number is free ─┐
 //!      └ none ─► parked            ▲  └ another one of the VM has work and finds none ─► off the list   │
-//!                 └─ rung ─────────┘     ─► stopped, out of the table ─► its USERD read ─► parked ──────┘
+//!                 └─ rung ─────────┘     ─► stopped, out of the table ─► errors and USERD read ─► parked ┘
 //! ```
 //!
 //! A guest has 128 channels, and the card has 127 for all. A VM holds what it was promised and what it may borrow (`host::lending`); its
@@ -354,18 +354,14 @@ impl Running {
 
     /// A channel that is to be parked is off the engines and out of the table; or it works on, and stays.
     pub(super) fn parked_stopped(&mut self, physical: PhysChannel, ok: bool, cx: &mut Cx<'_>) {
+        let look = self.volatile.scan.next_look();
         let Some((vm, v, channel)) = self.parking(physical) else {
             return;
         };
         if ok {
-            // From here on it is the image of what is kept, even if the channel is unbound meanwhile.
-            return match (channel.image.take(), channel.context) {
-                (Some(image), Some(context)) => {
-                    let of = (channel.space, image);
-                    self.keep_image(vm, of, context, Then::Parked(physical), cx);
-                }
-                _ => self.ask_userd(vm, v, physical, cx),
-            };
+            // Whoever has its number next must not be blamed for what it did.
+            channel.looking = Some(look);
+            return self.look_at_card(cx);
         }
         channel.parking = false;
         channel.bound_at = cx.now;
@@ -383,6 +379,34 @@ impl Running {
         if let Some(gp_put) = gp_put {
             self.card.ring_later(physical, gp_put);
         }
+    }
+
+    /// Goes on with channels that are to be parked and of which the card has nothing to say any more. `true` if there was one.
+    pub(super) fn check_parking(&mut self, cx: &mut Cx<'_>) -> bool {
+        let mut over = Vec::new();
+        for vgpu in self.vms.values_mut() {
+            for (&v, channel) in &mut vgpu.channels {
+                let scan = &self.volatile.scan;
+                if channel.looking.take_if(|look| scan.has_finished(*look)).is_some() {
+                    over.push((vgpu.id, v));
+                }
+            }
+        }
+        for &(vm, v) in &over {
+            let Some(channel) = self.vms.get_mut(&vm).and_then(|vgpu| vgpu.channels.get_mut(&v)) else {
+                continue;
+            };
+            let physical = channel.physical;
+            // From here on it is the image of what is kept, even if the channel is unbound meanwhile.
+            match (channel.image.take(), channel.context) {
+                (Some(image), Some(context)) => {
+                    let of = (channel.space, image);
+                    self.keep_image(vm, of, context, Then::Parked(physical), cx);
+                }
+                _ => self.ask_userd(vm, v, physical, cx),
+            }
+        }
+        !over.is_empty()
     }
 
     /// What the image of a channel held that is to be parked is kept, by that ticket.

@@ -238,6 +238,8 @@ impl Running {
             progressed |= self.check_held(cx.now);
             progressed |= self.relieve(cx);
             progressed |= self.finish_leaving(cx);
+            progressed |= self.check_left(cx);
+            progressed |= self.check_parking(cx);
             progressed |= self.serve_parked(cx);
             progressed |= self.give_up_inconsistent(cx);
             if !progressed {

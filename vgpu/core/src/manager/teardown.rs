@@ -1,12 +1,15 @@
 //! Ends: a channel, a DMA map, a device reset, a VM.
 //!
 //! ```text
-//! channel: OffList ─► Stopping ─off the engines─► instance block, number and space free
+//! channel: OffList ─► Stopping ─off the engines─► Looking ─► instance block, number and space free
 //! VM:      Stopping ─all channels gone, no move─► Flushing ─► frames, images free ─► Detach: bus addresses free, Detached
 //!                                                                                └► Reset: as after power-on, answered
 //! ```
 //!
 //! The order is always: nothing can reach it, the TLBs have forgotten it, only then is it free.
+//!
+//! What a channel did wrong the card says by its number or its instance block. Whoever has those next would be blamed for it, so they are free
+//! only when a look at the card that began behind the channel's end is over.
 
 use fermi_spec::addr::Gpa;
 use fermi_spec::instance::INSTANCE_BYTES;
@@ -49,14 +52,16 @@ pub(super) enum LeavingStage {
         /// Tries so far.
         tries: u32,
     },
+    /// Waits for that look at the card: nothing that it has to say of the channel comes behind it.
+    Looking { look: u64 },
 }
 
 impl Leaving {
     /// Counts a try that failed. The number of all of them.
     fn try_again(&mut self) -> u32 {
         let tries = match self.stage {
-            LeavingStage::OffList => 1,
             LeavingStage::Stopping { tries } => tries.saturating_add(1),
+            LeavingStage::OffList | LeavingStage::Looking { .. } => 1,
         };
         self.stage = LeavingStage::Stopping { tries };
         tries
@@ -87,6 +92,33 @@ impl Running {
                 .take_off(&[channel], true, STOP_NS, Job::Stopped(channel));
             return;
         }
+        let look = self.volatile.scan.next_look();
+        leaving.stage = LeavingStage::Looking { look };
+        if planted::is(Fault::ErrorsOfTheLastOne) {
+            return self.left(channel, cx);
+        }
+        self.look_at_card(cx);
+    }
+
+    /// Frees what channels had on the card of which it has nothing to say any more. `true` if there was one.
+    pub(super) fn check_left(&mut self, cx: &mut Cx<'_>) -> bool {
+        let is_over = |stage: &LeavingStage| match stage {
+            LeavingStage::Looking { look } => self.volatile.scan.has_finished(*look),
+            LeavingStage::OffList | LeavingStage::Stopping { .. } => false,
+        };
+        let over: Vec<PhysChannel> = self
+            .leaving
+            .iter()
+            .filter(|(_, leaving)| is_over(&leaving.stage))
+            .map(|(&channel, _)| channel)
+            .collect();
+        for &channel in &over {
+            self.left(channel, cx);
+        }
+        !over.is_empty()
+    }
+
+    fn left(&mut self, channel: PhysChannel, cx: &mut Cx<'_>) {
         let Some(leaving) = self.leaving.remove(&channel) else {
             return;
         };

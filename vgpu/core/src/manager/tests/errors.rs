@@ -1,6 +1,7 @@
 //! Errors that a card survives: acknowledged on the card at once, and told to the guest whose channel made them.
 
 use fermi_spec::engine::{Engine, pmc_intr};
+use fermi_spec::fault::unit;
 use fermi_spec::regs::fecs::FECS_CHANNEL_VALID;
 use fermi_spec::regs::pbdma::{METHOD_NOP, pbdma_intr};
 use fermi_spec::regs::pfifo::EngineStatus;
@@ -9,6 +10,7 @@ use fermi_spec::regs::{Bar0Reg, FecsReg, PbdmaReg, PfifoReg, PgraphReg, PmcReg};
 
 use super::scene::{INSTANCE, MS, Scene};
 use super::{A, B, FIRST_CHANNEL, rings};
+use crate::device::Vgpu;
 use crate::event::{Action, Event, VmId};
 use crate::notice::Notice;
 
@@ -253,4 +255,29 @@ fn who_makes_errors_pays_with_its_share_of_the_brokers_time() {
     assert!(scene.reply(id).is_some(), "another's does not");
     scene.pass(100 * MS);
     assert!(scene.next_turn().is_none());
+}
+
+#[test]
+fn what_a_channel_did_is_read_before_anybody_else_has_its_number_or_block() {
+    let leaves: [fn(&mut Scene); 2] = [
+        |scene| {
+            scene.register(A, PfifoReg::ChannelInstance(0).into(), 0);
+        },
+        |scene| {
+            scene.running().park(A, 0);
+            scene.apply(Event::Wake);
+        },
+    ];
+    for leave in leaves {
+        let mut scene = two();
+        // A fault of which the card's interrupt was lost.
+        scene
+            .registers
+            .insert(PfifoReg::FaultUnits.into(), 1 << unit::PBDMA0);
+        leave(&mut scene);
+        let is_own = |vgpu: &Vgpu| vgpu.channels.is_empty();
+        assert!(is_own(&scene.running().vms[&A]) && !is_own(&scene.running().vms[&B]));
+        assert_eq!(scene.running().card.channels_held(A), 0);
+        assert_eq!(stored(&scene, PfifoReg::FaultUnits), Some(1 << unit::PBDMA0));
+    }
 }
