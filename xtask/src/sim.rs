@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use anyhow::{Context, bail};
 use integration::rewrite::Rewrites;
@@ -132,15 +132,22 @@ fn scene(outcome: &Outcome) -> String {
     )
 }
 
+/// Whoever runs many seeds is told how far that is, after so many each time.
+const TOLD_AFTER: u64 = 500;
+
 /// Runs seeds on all processors. None begins after a violation.
 fn many(seeds: Range<u64>, settings: Settings, arguments: &SimArguments) -> anyhow::Result<()> {
-    let is_over = AtomicBool::new(false);
+    let (is_over, done) = (AtomicBool::new(false), AtomicU64::new(0));
     let outcomes = workers::each(seeds.clone().collect(), |seed| {
         if is_over.load(Ordering::Relaxed) {
             return None;
         }
         let outcome = simulate(seed, settings);
         is_over.fetch_or(outcome.violation.is_some(), Ordering::Relaxed);
+        let done = done.fetch_add(1, Ordering::Relaxed) + 1;
+        if done.is_multiple_of(TOLD_AFTER) {
+            eprintln!("{done} of {} seeds", seeds.end - seeds.start);
+        }
         Some((seed, outcome))
     });
     let (mut events, mut spilled, mut refilled) = (0, 0, 0);
