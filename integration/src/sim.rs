@@ -433,7 +433,12 @@ impl Simulation {
         // Nobody is answered by a card that hangs, and all end with it.
         let may_hold = self.card_may_hang();
         for vm in &mut self.vms {
-            vm.player.collect_reply(&mut self.world).map_err(Violation)?;
+            let collected = vm.player.collect_reply(&mut self.world);
+            // Whoever asks once the card is lost is refused.
+            if self.world.is_lost {
+                return Ok(());
+            }
+            collected.map_err(Violation)?;
             if let Some(vmm) = &mut vm.vmm {
                 // What its own machine has sent may be in front of its guest's access.
                 vmm.collect_reply(&mut self.world).map_err(Violation)?;
