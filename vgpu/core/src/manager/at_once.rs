@@ -51,9 +51,7 @@ impl Vgpu {
             cx.actions.push(Action::Interrupt { vm: self.id, kind });
         }
     }
-}
 
-impl Vgpu {
     fn answer_at_once(&mut self, request: RequestId, reply: Reply, cx: &mut Cx<'_>) {
         let vm = self.id;
         cx.actions.push(Action::Reply { vm, request, reply });
@@ -86,41 +84,17 @@ impl Running {
         (offset, width): (u32, Width),
         cx: &mut Cx<'_>,
     ) -> bool {
-        match &request {
-            Request::Write { data, .. } => {
-                let value = word(data);
-                let queued = Queued::new(id, request, cx.now);
-                let write = decode_write(offset, width, value);
-                // The VM is looked up once: with many of them that is what a store costs more than with one.
-                let Some(vgpu) = self.vms.get_mut(&vm) else {
-                    return false;
-                };
-                vgpu.share.charge(queued.work());
-                let written = vgpu.write_to_unit(&write);
-                if matches!(written, Written::Yes(Effect::None)) && !vgpu.shows_other_than_seen() {
-                    vgpu.answer_at_once(id, Reply::Done, cx);
-                } else {
-                    let effect = self.follow_written(vm, (offset, value), (write, written), cx);
-                    let vgpu = self.vms.get_mut(&vm);
-                    match vgpu.filter(|vgpu| effect == Effect::None && !vgpu.shows_other_than_seen()) {
-                        Some(vgpu) => vgpu.answer_at_once(id, Reply::Done, cx),
-                        None => {
-                            let step = match self.follow_store(vm, queued, effect, cx) {
-                                ControlFlow::Continue(_) => Step::Done(Reply::Done),
-                                ControlFlow::Break(step) => step,
-                            };
-                            self.finish(vm, id, step, cx);
-                            return false;
-                        }
-                    }
-                }
+        if let Request::Write { data, .. } = &request {
+            let value = word(data);
+            let queued = Queued::new(id, request, cx.now);
+            if !self.store_at_once(vm, queued, (offset, width, value), cx) {
+                return false;
             }
-            _ => {
-                let value = self.register_read(vm, offset, width, cx);
-                if let Some(vgpu) = self.vms.get_mut(&vm) {
-                    let data = value.to_le_bytes()[..width.bytes()].to_vec();
-                    vgpu.answer_at_once(id, Reply::Data(data), cx);
-                }
+        } else {
+            let value = self.register_read(vm, offset, width, cx);
+            if let Some(vgpu) = self.vms.get_mut(&vm) {
+                let data = value.to_le_bytes()[..width.bytes()].to_vec();
+                vgpu.answer_at_once(id, Reply::Data(data), cx);
             }
         }
         let is_all = self.volatile.inconsistent.is_empty();
@@ -129,6 +103,39 @@ impl Running {
             "an access to {offset:#x} of {vm} was answered too soon"
         );
         is_all
+    }
+
+    /// Whether the store was answered and left no more than a value. With many VMs it is the looks for this one that make a store dearer than with
+    /// one VM, so there is one here for a store that does.
+    fn store_at_once(
+        &mut self,
+        vm: VmId,
+        queued: Queued,
+        (offset, width, value): (u32, Width, u32),
+        cx: &mut Cx<'_>,
+    ) -> bool {
+        let (id, write) = (queued.id, decode_write(offset, width, value));
+        let Some(vgpu) = self.vms.get_mut(&vm) else {
+            return false;
+        };
+        vgpu.share.charge(queued.work());
+        let written = vgpu.write_to_unit(&write);
+        if matches!(written, Written::Yes(Effect::None)) && !vgpu.shows_other_than_seen() {
+            vgpu.answer_at_once(id, Reply::Done, cx);
+            return true;
+        }
+        let effect = self.follow_written(vm, (offset, value), (write, written), cx);
+        let vgpu = self.vms.get_mut(&vm);
+        if let Some(vgpu) = vgpu.filter(|vgpu| effect == Effect::None && !vgpu.shows_other_than_seen()) {
+            vgpu.answer_at_once(id, Reply::Done, cx);
+            return true;
+        }
+        let step = match self.follow_store(vm, queued, effect, cx) {
+            ControlFlow::Continue(_) => Step::Done(Reply::Done),
+            ControlFlow::Break(step) => step,
+        };
+        self.finish(vm, id, step, cx);
+        false
     }
 
     /// Whether nothing is to be done behind an event.
