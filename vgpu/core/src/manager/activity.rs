@@ -70,6 +70,20 @@ impl Vgpu {
         std::mem::take(&mut self.activity.lends)
     }
 
+    /// An operator has let its channels go: those that rang meanwhile have work, whatever the card has said since. `true`: the VM had lent its memory.
+    pub(super) fn note_let_go(&mut self, now: Tick) -> bool {
+        let due = self
+            .channels
+            .values_mut()
+            .filter(|channel| channel.due().is_some());
+        let mut has_work = false;
+        for channel in due {
+            (channel.has_work, channel.waits, channel.rung_at) = (true, false, now);
+            has_work = true;
+        }
+        has_work && self.uses_gpu(now)
+    }
+
     /// Whether something of its guest is on the card, or on its way there.
     fn is_at_work(&self) -> bool {
         let waits_for_number = self.parked.values().any(|parked| parked.wants_since.is_some());
@@ -92,10 +106,10 @@ impl Vgpu {
             let space = spaces.get(space);
             space.is_some_and(|space| space.worked_at.is_none_or(|at| at < before))
         };
-        let is_held = self.hold.is_suspended;
+        // Of a VM that an operator has suspended too: what it had may be done.
         let asked = self.channels.iter().filter(|(_, channel)| {
             let may_run = channel.in_table && channel.runnable && !channel.suspended && !channel.killed;
-            may_run && !channel.stands && !is_held && channel.has_work && is_silent(&channel.space)
+            may_run && !channel.stands && channel.has_work && is_silent(&channel.space)
         });
         let all: Vec<_> = asked.map(|(&v, channel)| (v, channel.physical)).collect();
         let from = all.partition_point(|(v, _)| *v < self.asked_from);
@@ -152,7 +166,9 @@ impl Running {
         self.pass_wanted |= is_at_work && vgpu.activity.lends;
         let channel = vgpu.note_state(v, state, false, (asked_at, now));
         let space = channel.map(|channel| channel.space);
-        if let Some(space) = space.filter(|_| is_at_work)
+        // One that an operator has suspended has work and uses no memory.
+        let uses_memory = is_at_work && !vgpu.hold.is_suspended;
+        if let Some(space) = space.filter(|_| uses_memory)
             && let Some(space) = vgpu.spaces.get_mut(&space)
         {
             space.worked_at = Some(now);

@@ -198,7 +198,7 @@ impl Running {
                     self.look_at_card(cx);
                 }
             }
-            Event::SetHold { vm, hold } => self.set_hold(vm, hold),
+            Event::SetHold { vm, hold } => self.set_hold(vm, hold, cx.now),
             Event::SetQuota { vm, quota } => {
                 if let Err(reason) = self.set_quota(vm, quota) {
                     cx.actions.push(Action::QuotaRefused { vm, reason });
@@ -449,7 +449,7 @@ impl Running {
 
     /// Memory follows by the quota in force. Channels that are held are not scheduled again: what they run goes on to its next
     /// switch point. Those that are let go run what was submitted meanwhile.
-    fn set_hold(&mut self, vm: VmId, hold: Hold) {
+    fn set_hold(&mut self, vm: VmId, hold: Hold, now: Tick) {
         let Some(vgpu) = self.vms.get_mut(&vm) else { return };
         let is_suspended = hold.is_suspended && !planted::is(Fault::SuspendedRuns);
         let hold = Hold { is_suspended, ..hold };
@@ -459,6 +459,8 @@ impl Running {
             self.observe(&Observation::QuotaChanged { vm, quota });
         }
         if before.is_suspended != hold.is_suspended {
+            let vgpu = self.vms.get_mut(&vm).filter(|_| !hold.is_suspended);
+            self.pass_wanted |= vgpu.is_some_and(|vgpu| vgpu.note_let_go(now));
             self.hold_channels(vm);
         }
     }

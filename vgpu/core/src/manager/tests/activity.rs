@@ -3,7 +3,7 @@
 use fermi_spec::regs::{Bar0Reg, PfifoReg, pfifo::ChannelState};
 
 use super::scene::{MIB, MS, Scene};
-use crate::config::{GpuConfig, Quota};
+use crate::config::{GpuConfig, Hold, Quota};
 use crate::event::{Action, Event, Tick, VmId};
 
 const A: VmId = VmId(0);
@@ -218,6 +218,38 @@ fn grid_without_end_is_no_rest_and_a_wait_for_a_semaphore_is_one() {
         two.work([A], 400);
         assert!(two.is_even(), "{:?} MiB, {state:?}", two.resident());
     }
+}
+
+fn suspend(scene: &mut Scene, vm: VmId, is_suspended: bool) {
+    let vram = None;
+    let hold = Hold { vram, is_suspended };
+    scene.apply(Event::SetHold { vm, hold });
+}
+
+/// What it had on the card ends, though nobody lets it go, and it has its memory back for what it handed over meanwhile.
+#[test]
+fn suspended_vm_lends_when_its_work_is_done_and_not_before() {
+    let busy = ChannelState::new().with_pending(true).with_runnable(true);
+    let idle = ChannelState::new().with_runnable(true);
+    let mut two = Two::with(100 * MS);
+    let [a, b] = two.resident();
+    says(&mut two.scene, B, busy);
+    two.ring([B]);
+    suspend(&mut two.scene, B, true);
+    two.work([A], 400);
+    assert_eq!(two.resident(), [a, b], "it has work on the card");
+    two.ring([B]);
+    says(&mut two.scene, B, idle);
+    two.work([A], 400);
+    assert_eq!(two.resident()[1], 0);
+    suspend(&mut two.scene, B, false);
+    assert!(
+        two.scene.is_moving() || two.resident()[1] > 0,
+        "the pass comes at once"
+    );
+    says(&mut two.scene, B, busy);
+    two.work([A], 400);
+    assert!(two.is_even(), "{:?} MiB", two.resident());
 }
 
 #[test]
