@@ -173,6 +173,7 @@ mod tests {
             active,
             idle,
             wanted,
+            split: 0,
             smallest_wanted: if wanted > 0 { CHUNK } else { 0 },
             chunk_bytes: CHUNK,
             lends: false,

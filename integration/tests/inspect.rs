@@ -64,6 +64,7 @@ fn tree_names_card_vms_and_settings() {
         "bus_addresses/maps_left",
         "settings/suspend_budget",
         "settings/batch",
+        "settings/part",
     ]
     .into_iter()
     .map(|path| (path, value(&bench, path)))
@@ -91,6 +92,7 @@ fn tree_names_card_vms_and_settings() {
             "no bound",
             "20.000000 ms",
             "8 MiB",
+            "2 MiB",
         ],
         "{shown:?}"
     );

@@ -65,7 +65,13 @@ impl Profile {
             Self::Paper | Self::Released => 0,
             Self::Default => default.lends_after_ns,
         };
+        // The paper moves chunks as a whole, whatever their size.
+        let part_bytes = match self {
+            Self::Paper | Self::Released => *vgpu::CHUNK_BYTES.end(),
+            Self::Default => default.part_bytes,
+        };
         GpuConfig {
+            part_bytes,
             lends_after_ns,
             frames_arrive_zeroed: true,
             host_ram: 4 << 30,

@@ -48,6 +48,10 @@ faults! {
     MappedUserdKept,
     /// Frames of an exchange keep the address of what left.
     ExchangedFrameKept,
+    /// The last 128 KiB of a part of a chunk are led to where they were.
+    PartLeftBehind,
+    /// A chunk of which a part was moved stays as it is.
+    RestForgotten,
     /// A spill frees its frames before the TLB has forgotten them.
     FramesFreeBeforeFlush,
     /// A sync frees shadow tables before the TLB has forgotten them.

@@ -161,10 +161,12 @@ pub struct GpuConfig {
     pub lends_after_ns: u64,
     /// Most bytes moved in one suspension.
     pub batch_bytes: u64,
-    /// Most time that the copy of one suspension is to take, nanoseconds, as far as it can be told before. One chunk moves
-    /// however long that takes.
+    /// Most time that the copy of one suspension is to take, nanoseconds, as far as it can be told before.
     #[serde(default = "copy_budget_ns")]
     pub copy_budget_ns: u64,
+    /// Least of a chunk that moves in a suspension of its own, bytes: one whose copy takes longer than that is moved part by part.
+    #[serde(default = "part_bytes")]
+    pub part_bytes: u64,
     /// GPU time for which a channel may keep an engine while another VM waits for it, nanoseconds by the card's clock. A
     /// channel that goes on beyond it is stopped for good; its VM feels that, and nobody else. 0 stops none.
     #[serde(default)]
@@ -203,6 +205,7 @@ impl Default for GpuConfig {
             lends_after_ns: 30 * SECOND,
             batch_bytes: 8 << 20,
             copy_budget_ns: copy_budget_ns(),
+            part_bytes: part_bytes(),
             watchdog_ns: 2_000_000_000,
             migrate_after: eight(),
             migrate_penalty: eight(),
@@ -218,6 +221,11 @@ fn eight() -> u64 {
 /// What a move's copy is to take at most: so that a pause is a few milliseconds.
 fn copy_budget_ns() -> u64 {
     2 * MS
+}
+
+/// A suspension costs some 0.3 ms besides its copy (`forecast`), so that to move less at a time would have the VM stand for longer.
+fn part_bytes() -> u64 {
+    2 << 20
 }
 
 /// How the number of a [`Setting`] is written in a configuration.
@@ -245,7 +253,7 @@ pub struct Setting {
 
 impl Setting {
     /// All that there are. A row here is all that a configuration needs to know of a setting.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::time(
             "suspend_budget",
             |config| &mut config.suspend_budget_ns,
@@ -277,6 +285,12 @@ impl Setting {
             unit: SettingUnit::Size,
             bounds: [*CHUNK_BYTES.start(), 128 << 20],
             field: |config| &mut config.batch_bytes,
+        },
+        Self {
+            name: "part",
+            unit: SettingUnit::Size,
+            bounds: [*CHUNK_BYTES.start(), *CHUNK_BYTES.end()],
+            field: |config| &mut config.part_bytes,
         },
         Self {
             name: "shadow",
@@ -518,6 +532,7 @@ impl Inspect for GpuConfig {
         tree.nanoseconds("refill_period", self.refill_period_ns);
         tree.nanoseconds("lends_after", self.lends_after_ns);
         tree.bytes("batch", self.batch_bytes);
+        tree.bytes("part", self.part_bytes);
         tree.number("watchdog_ns", self.watchdog_ns);
         tree.number("migrate_after", self.migrate_after);
         tree.number("migrate_penalty", self.migrate_penalty);

@@ -49,6 +49,7 @@ mod moments;
 mod mover;
 mod moves;
 mod parking;
+mod parts;
 mod pauses;
 mod preparing;
 mod pressure;
@@ -452,7 +453,9 @@ pub struct VmAudit {
     pub idle: u64,
     /// Bytes in host RAM that channels reach.
     pub wanted: u64,
-    /// The smallest chunk of these; 0 if there is none.
+    /// Bytes of chunks of which a part is in VRAM and a part in host RAM: they hold all of their frames.
+    pub split: u64,
+    /// The smallest chunk of those that are wanted; 0 if there is none.
     pub smallest_wanted: u64,
     /// The largest chunk.
     pub chunk_bytes: u64,

@@ -16,7 +16,7 @@ mod history;
 mod image_maps;
 
 pub use chunk::{ChunkNo, Reach};
-pub(crate) use chunk::{ChunkPlace, Chunks, GuestPage};
+pub(crate) use chunk::{ChunkPlace, Chunks, GuestPage, Split};
 pub use frames::FrameSearch;
 pub(crate) use frames::Frames;
 pub(crate) use history::History;

@@ -82,7 +82,7 @@ pub enum Notice {
         resident: bool,
     },
     /// Chunks of one VM begin to move. [`Notice::Moved`] or [`Notice::RolledBack`] follows, or the VM goes. Each half of an exchange tells its own,
-    /// under one number.
+    /// under one number; each part of a chunk that takes several suspensions is a move with a number of its own.
     MoveStarted {
         /// VM that owns the chunks.
         vm: VmId,
@@ -94,7 +94,7 @@ pub enum Notice {
         cause: MoveCause,
         /// Number of chunks that go elsewhere: none, if what reaches them only stands still for pages of windows.
         chunks: u32,
-        /// Bytes of all chunks together.
+        /// Bytes of all chunks together, those of a chunk whole though this be a part of it.
         bytes: u64,
         /// Bytes of other chunks of the VM that come into the frames of these in the same move: an exchange. Otherwise 0.
         comes: u64,
@@ -173,9 +173,9 @@ pub enum Notice {
         direction: Direction,
         /// Cause of the move.
         cause: MoveCause,
-        /// Number of chunks.
+        /// Number of chunks that are there as a whole: none, if this was a part of one and others are to come.
         chunks: u32,
-        /// Bytes of all chunks together.
+        /// Bytes that went elsewhere.
         bytes: u64,
         /// Bytes that were copied: less than the chunks have where instance memory or an equal copy needs none.
         copied: u64,

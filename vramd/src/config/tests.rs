@@ -207,12 +207,13 @@ fn with_setting(line: &str) -> Result<vgpu::GpuConfig, String> {
 
 #[test]
 fn settings_of_a_card_are_set() {
-    let lines = "suspend_budget = \"5ms\"\ndemand_budget = \"1s\"\nrefill_period = \"200ms\"\nbatch = \"2M\"\nwatchdog = \"0s\"\nshadow = \"24M\"\nseed = 7";
+    let lines = "suspend_budget = \"5ms\"\ndemand_budget = \"1s\"\nrefill_period = \"200ms\"\nbatch = \"2M\"\npart = \"1M\"\nwatchdog = \"0s\"\nshadow = \"24M\"\nseed = 7";
     let expected = vgpu::GpuConfig {
         suspend_budget_ns: 5_000_000,
         demand_budget_ns: 1_000_000_000,
         refill_period_ns: 200_000_000,
         batch_bytes: 2 << 20,
+        part_bytes: 1 << 20,
         watchdog_ns: 0,
         shadow_bytes_min: 24 << 20,
         seed: 7,

@@ -14,6 +14,10 @@ impl Running {
         let mut note = |is_so: bool, text: String| texts.extend(is_so.then_some(text));
         note(!self.mover.is_idle(), "a move".to_owned());
         note(self.mover.aside.is_some(), "a move that stands aside".to_owned());
+        note(
+            !self.mover.begun.is_empty(),
+            "chunks that are moved in part".to_owned(),
+        );
         note(!self.demands.is_empty(), "demands".to_owned());
         note(!self.leaving.is_empty(), "channels that leave".to_owned());
         note(
@@ -45,7 +49,7 @@ impl Running {
         }
         let vgpu = self.vms.get(&moving.head.vm)?;
         let chunks = moving.head.moved().iter();
-        let runs = chunks.flat_map(|&chunk| vgpu.chunks.data_places(chunk));
+        let runs = chunks.flat_map(|&chunk| moving.head.data_places(vgpu, chunk));
         Some(Redirected {
             id: moving.head.id,
             vm: moving.head.vm,
@@ -71,7 +75,7 @@ impl Running {
         vgpu.chunks.check();
         let mut frames = Vec::new();
         for chunk in vgpu.chunks.all() {
-            if let ChunkPlace::Resident(held) | ChunkPlace::Both(held) = vgpu.chunks.place(chunk) {
+            if let Some(held) = vgpu.chunks.place(chunk).frames() {
                 let base = vgpu.chunks.base(chunk);
                 frames.extend(
                     (0..)
@@ -128,6 +132,7 @@ impl Running {
             active: view.active,
             idle: view.idle,
             wanted: view.wanted,
+            split: vgpu.chunks.sums().split,
             smallest_wanted: view.smallest_wanted,
             chunk_bytes: view.chunk_bytes,
             lends: vgpu.activity.lends,

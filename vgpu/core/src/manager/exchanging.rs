@@ -21,6 +21,7 @@ use super::Cx;
 use super::isolation::take_from_owner;
 use super::mover::{ChunkFrames, CopyWork, FirstHalf, Head, Move, Stage};
 use super::running::Running;
+use crate::device::Vgpu;
 use crate::event::{Action, FrameOwner, Tick, VmId};
 use crate::notice::Direction;
 use crate::reason::{Inconsistency, MoveCause, RollBack};
@@ -29,7 +30,9 @@ impl Running {
     /// Whether a second half follows. If the VM goes, or may not hold so much any more, the exchange ends as a spill.
     pub(super) fn turns_round(&self, head: &Head, now: Tick) -> bool {
         let stays = self.vms.get(&head.vm).filter(|vgpu| !vgpu.leaves());
-        !head.then.is_empty() && stays.is_some_and(|vgpu| self.limits(now).allow_second_half(vgpu, head))
+        let may_turn =
+            |vgpu: &Vgpu| !head.leaves_a_rest(&vgpu.chunks) && self.limits(now).allow_second_half(vgpu, head);
+        !head.then.is_empty() && stays.is_some_and(may_turn)
     }
 
     /// The first half of an exchange is done, and nothing reaches its frames: the second one begins.
@@ -76,6 +79,7 @@ impl Running {
             copying_ns: head.copying_ns,
         });
         if let Some(vgpu) = self.vms.get(&vm) {
+            back.part = self.next_part(vgpu, back.direction, &back.chunks);
             cx.tell(back.started(vgpu));
         }
         if is_enough {

@@ -13,13 +13,13 @@
 use std::collections::BTreeMap;
 
 use planted::Fault;
-use shadow_pt::Work;
+use shadow_pt::{Placement, Work};
 
 use super::Cx;
 use super::running::Running;
 use crate::device::Vgpu;
 use crate::event::{Place, Token, VmId};
-use crate::memory::{ChunkPlace, GuestPage};
+use crate::memory::GuestPage;
 
 /// Most work for one page: some 400 slots that reach its frame.
 const LOOK_WORK: u64 = 20_000;
@@ -33,10 +33,7 @@ impl Running {
         let Some(chunk) = vgpu.chunks.of(page.base()) else {
             return false;
         };
-        let is_in_vram = matches!(
-            vgpu.chunks.place(chunk),
-            ChunkPlace::Resident(_) | ChunkPlace::Both(_)
-        );
+        let is_in_vram = matches!(vgpu.chunks.locate(page.base()), Placement::Vram(_));
         // Where maps of the image pin memory, a page of it takes a whole chunk's, unless the VM has maps to spare for windows.
         let is_reached =
             !self.config.bus.pins || vgpu.chunks.maps().of(page).is_some() || vgpu.live.is_some();

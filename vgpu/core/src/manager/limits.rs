@@ -133,7 +133,7 @@ pub(super) fn has_to_lose(vgpu: &Vgpu) -> bool {
 
 impl<'a> Limits<'a> {
     /// Whether the VM's chunks may move now.
-    fn may_move(&self, vgpu: &Vgpu) -> bool {
+    pub(super) fn may_move(&self, vgpu: &Vgpu) -> bool {
         let is_aside = self.figures.aside == Some(vgpu.id);
         !vgpu.leaves() && !is_aside && self.figures.now >= vgpu.passed_over_until
     }
@@ -155,8 +155,9 @@ impl<'a> Limits<'a> {
         if vgpu.chunks.resident() > vgpu.quota().max || planted::is(Fault::HostRamIgnored) {
             return u64::MAX;
         }
-        let spilled: u64 = self.vms.values().map(|vgpu| vgpu.chunks.spilled()).sum();
-        self.host_ram_max().saturating_sub(spilled)
+        let out = |vgpu: &Vgpu| vgpu.chunks.spilled() + vgpu.chunks.sums().split;
+        let out: u64 = self.vms.values().map(out).sum();
+        self.host_ram_max().saturating_sub(out)
     }
 
     /// Most bytes that one refill may bring the VM: a batch, or a chunk that is larger; nothing above its `high` or `max`.
@@ -399,15 +400,19 @@ impl<'a> Limits<'a> {
         let Some(vgpu) = self.vms.get(&head.vm) else {
             return false;
         };
-        let bytes = vgpu.chunks.bytes_of(&head.chunks);
+        let has_frames = |chunk: &ChunkNo| vgpu.chunks.is_split(*chunk);
         match head.direction {
-            Direction::Spill => {
-                head.cause == MoveCause::Shown
-                    || bytes.saturating_sub(head.bytes_then(vgpu)) <= above_min(vgpu)
-                    || self.exchanges_own(vgpu, &head.chunks, head.cause)
-            }
-            Direction::Refill => bytes <= below_max(vgpu).min(below_high(vgpu)),
+            Direction::Spill => self.may_leave(vgpu, &head.chunks, head.bytes_then(vgpu), head.cause),
+            Direction::Refill if head.chunks.iter().all(has_frames) => true,
+            Direction::Refill => vgpu.chunks.bytes_of(&head.chunks) <= below_max(vgpu).min(below_high(vgpu)),
         }
+    }
+
+    /// Whether the VM may lose chunks from VRAM, for which so many bytes of others come.
+    pub(super) fn may_leave(&self, vgpu: &'a Vgpu, chunks: &[ChunkNo], comes: u64, cause: MoveCause) -> bool {
+        cause == MoveCause::Shown
+            || vgpu.chunks.bytes_of(chunks).saturating_sub(comes) <= above_min(vgpu)
+            || self.exchanges_own(vgpu, chunks, cause)
     }
 
     /// Whether what comes in an exchange may come, now that what leaves has left.
@@ -543,7 +548,7 @@ impl Running {
 
     /// Most bytes in one move, whatever the configuration says: the copy window, and the pushbuffer at a run for each
     /// second page; less where the CPU copies. And no more than is copied in the time of one suspension.
-    fn batch_bytes_max(&self) -> u64 {
+    pub(super) fn batch_bytes_max(&self) -> u64 {
         let in_time = self.forecast.bytes_within(self.config.copy_budget_ns);
         let configured = self.config.batch_bytes.min(in_time);
         match self.card.copies_by_window {

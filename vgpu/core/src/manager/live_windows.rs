@@ -28,7 +28,7 @@ use fermi_spec::regs::PRAMIN_BYTES;
 use fermi_spec::regs::windows::WindowBlock;
 use planted::Fault;
 use serde::{Deserialize, Serialize};
-use shadow_pt::TableAt;
+use shadow_pt::{Placement, TableAt};
 
 use self::look::{Look, directory_of};
 use self::passages::{carry_out, pages_of};
@@ -424,11 +424,12 @@ impl Running {
         let Some(chunk) = vgpu.chunks.of(page.base()) else {
             return Needs::Nothing;
         };
-        match vgpu.chunks.place(chunk) {
+        match vgpu.chunks.locate(page.base()) {
             _ if vgpu.chunks.is_instance(page) => Needs::Nothing,
             _ if vgpu.chunks.is_moving(chunk) => Needs::Rest,
-            ChunkPlace::Unbacked | ChunkPlace::Spilled => Needs::Becoming,
-            ChunkPlace::Resident(_) | ChunkPlace::Both(_) => match self.may_adopt(vm, page) {
+            Placement::Unbacked | Placement::Sysram(_) => Needs::Becoming,
+            Placement::Outside => Needs::Nothing,
+            Placement::Vram(_) => match self.may_adopt(vm, page) {
                 true => Needs::Fetch,
                 false => Needs::Spill(chunk),
             },

@@ -12,6 +12,7 @@
 //! * Each stage holds what only it needs; what the whole move needs is its [`Head`].
 //! * A move may have its chunks stay where they are: what reaches their images stands still while pages of these change their place
 //!   (`live_windows::pinned`). It goes through the same stages and copies nothing.
+//! * A chunk whose copy takes too long for one suspension is several moves (`parts`).
 //! * An exchange spills chunks and brings others of the VM into their frames, in one suspension (`exchanging`).
 //! * One move at a time, so at most one VM is suspended for copying. One beside it may be aside, see `aside`.
 //! * What the card answers names the move that asked: an answer to one that was given up finds nobody.
@@ -20,12 +21,14 @@
 //! The effects of each step are in `moves` and `window_copy`.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
-use fermi_spec::addr::FrameNo;
+use fermi_spec::addr::{FRAME, FrameNo};
 use serde::{Deserialize, Serialize};
 use shadow_pt::TableRange;
 
 use super::Cx;
+use super::parts::Begun;
 use super::window_copy::WindowCopy;
 use crate::device::Vgpu;
 use crate::event::{Tick, VmId};
@@ -48,6 +51,9 @@ pub(super) struct Mover {
     /// A move whose channels are still at work, and the VM off the runlist.
     #[serde(default)]
     pub(super) aside: Option<Move>,
+    /// Chunks of which a part has been moved and the rest is to come, see `parts`.
+    #[serde(default)]
+    pub(super) begun: Vec<Begun>,
     /// Moves that were started so far.
     started: u64,
     /// Tries so far to see the broker's own channel off the card.
@@ -134,6 +140,9 @@ pub(super) struct Head {
     pub(super) direction: Direction,
     pub(super) cause: MoveCause,
     pub(super) chunks: Vec<ChunkNo>,
+    /// Those 128 KiB of its one chunk that this suspension moves; `None`: all of each.
+    #[serde(default)]
+    pub(super) part: Option<Range<u32>>,
     /// Frames that a refill fills, until it redirects.
     pub(super) targets: ChunkFrames,
     /// Chunks of the VM that come into the frames of those that a spill takes away, before the channels go on: the second half of an exchange.
@@ -279,6 +288,7 @@ impl Head {
             direction,
             cause,
             chunks,
+            part: None,
             targets: ChunkFrames::new(),
             then: Vec::new(),
             first_half: None,
@@ -300,7 +310,7 @@ impl Head {
             direction: self.direction,
             cause: self.cause,
             chunks: self.moved().len() as u32,
-            bytes: self.bytes(vgpu),
+            bytes: vgpu.chunks.bytes_of(self.moved()),
             comes: self.bytes_then(vgpu),
         }
     }
@@ -330,7 +340,10 @@ impl Head {
 
     /// Bytes that go elsewhere in this half of an exchange, copied or not.
     pub(super) fn bytes(&self, vgpu: &Vgpu) -> u64 {
-        vgpu.chunks.bytes_of(self.moved())
+        match &self.part {
+            Some(part) if !self.stays() => u64::from(part.end.saturating_sub(part.start)) * FRAME,
+            _ => vgpu.chunks.bytes_of(self.moved()),
+        }
     }
 
     /// Bytes that come in the second half.
@@ -419,6 +432,9 @@ impl Inspect for Move {
         tree.name("stage", format_args!("{:?}", stage.name()));
         tree.age("stage_since", *since);
         tree.count("chunks", head.chunks.len());
+        if let Some(part) = &head.part {
+            tree.name("part", format_args!("{}-{}", part.start, part.end));
+        }
         tree.count("chunks_that_come_then", head.then.len());
         tree.bytes("bytes_to_copy", head.copied);
         let channels = head.suspension.as_ref().map_or(0, |held| held.channels.len());

@@ -5,7 +5,7 @@
 //! * The old copy dies only after the flush that follows the redirect, and after the channels run again: to free it takes time.
 //! * Where maps pin memory, the chunks' images are mapped first; if the host refuses one, the move is rolled back.
 
-use fermi_spec::addr::{FrameNo, SMALL_PAGE};
+use fermi_spec::addr::{FRAME, FrameNo, GpuVa, SMALL_PAGE};
 use fermi_spec::engine::Engine;
 use planted::Fault;
 use std::collections::BTreeMap;
@@ -15,6 +15,7 @@ use super::images::check_image;
 use super::isolation::Shadows;
 use super::live_windows::give_back_to;
 use super::mover::{ChunkFrames, CopyWork, Head, Move, Stage};
+use super::parts::Begun;
 use super::running::Running;
 use super::window_copy::WindowCopy;
 use crate::contained::contained;
@@ -23,7 +24,7 @@ use crate::event::{Action, Actions, VmId};
 use crate::host::Job;
 use crate::host::card::OWN_CHANNEL;
 use crate::host::copy::{WINDOW_VA, add_runs, sysram_pte};
-use crate::memory::{ChunkNo, ChunkPlace, Reach};
+use crate::memory::{ChunkNo, ChunkPlace, Reach, Split};
 use crate::notice::{Direction, MoveId, Notice};
 use crate::policy::{Observation, Worth};
 use crate::reason::{ChannelFault, HostFault, Inconsistency, MoveCause, RollBack};
@@ -265,15 +266,19 @@ impl Running {
         let (vm, id) = (head.vm, head.id);
         let actions = &mut *cx.actions;
         let placed = contained("placing its chunks anew", || place_anew(head, vgpu, actions));
-        let chunks = head.moved().to_vec();
-        let standing = head.stands.clone();
+        if let Some(placed) = Begun::of(head) {
+            let is_split = vgpu.chunks.is_split(placed.chunk);
+            self.mover.note_placed(&placed, is_split);
+        }
+        let Some(moving) = &self.mover.current else { return };
+        let frames = moving.head.redirected(&vgpu.chunks);
+        let standing = moving.head.stands.clone();
         let mut emptied = self.believe(vm, placed).unwrap_or_default();
         if !standing.is_empty() {
             self.show_while_standing(vm, &standing, cx);
         }
         let done = self.on_shadows(vm, "pointing entries to the new place", None, cx, |shadows| {
             let Shadows {
-                chunks: known,
                 spaces,
                 places,
                 budget,
@@ -282,7 +287,7 @@ impl Running {
                 ..
             } = shadows;
             for space in spaces.values_mut() {
-                for frame in chunks.iter().flat_map(|&chunk| known.guest_frames(chunk)) {
+                for &frame in &frames {
                     built.add(space.shadow.redirect(frame, *places, *budget, *writer));
                 }
             }
@@ -340,7 +345,7 @@ impl Running {
         self.free_tables(head.vm, &freed);
         self.unmap_images(head.vm, head.chunks, cx);
         self.free_frames(head.vm, emptied.into_values().flatten(), cx);
-        if head.direction == Direction::Spill {
+        if head.direction == Direction::Spill && bytes > 0 {
             self.note_collected(head.cause, bytes);
         }
         if let Some(first) = head.first_half {
@@ -350,7 +355,7 @@ impl Running {
         self.wake_after_move(head.vm);
     }
 
-    /// The chunks are in their new place: they may be stored to, and it is told. Returns their bytes.
+    /// The chunks are in their new place: they may be stored to, and it is told. Returns the bytes of those that are there as a whole.
     pub(super) fn arrived(&mut self, head: &Head, pause_ns: Option<u64>, cx: &mut Cx<'_>) -> Option<u64> {
         let vgpu = self.vms.get_mut(&head.vm)?;
         for chunk in head.standing() {
@@ -358,7 +363,12 @@ impl Running {
             give_back_to(vgpu, chunk);
         }
         let bytes = head.bytes(vgpu);
-        for &chunk in head.moved() {
+        let arrived = match head.leaves_a_rest(&vgpu.chunks) {
+            true => &[],
+            false => head.moved(),
+        };
+        let whole = vgpu.chunks.bytes_of(arrived);
+        for &chunk in arrived {
             vgpu.chunks.note_moved(chunk, cx.now);
             if matches!(vgpu.chunks.place(chunk), ChunkPlace::Resident(_)) {
                 vgpu.chunks.keep_stale(chunk);
@@ -369,19 +379,19 @@ impl Running {
             id: head.id,
             direction: head.direction,
             cause: head.cause,
-            chunks: head.moved().len() as u32,
+            chunks: arrived.len() as u32,
             bytes,
             copied: head.copied,
             pause_ns,
         });
-        if !head.stays() {
+        if !arrived.is_empty() {
             self.observe(&Observation::Moved {
                 vm: head.vm,
                 direction: head.direction,
-                chunks: &head.chunks,
+                chunks: arrived,
             });
         }
-        Some(bytes)
+        Some(whole)
     }
 
     /// Requests that waited for the move try again.
@@ -403,11 +413,15 @@ fn plan_copy(head: &Head, vgpu: &Vgpu) -> (Vec<u64>, CopyWork) {
     let (mut ptes, mut runs) = (Vec::new(), Vec::new());
     for (chunk, frames) in copied_chunks(head, vgpu) {
         let image = vgpu.chunks.image().offset(vgpu.chunks.base(chunk).0);
-        let window = WINDOW_VA.offset(ptes.len() as u64 * SMALL_PAGE);
-        for page in 0..vgpu.chunks.bytes(chunk) / SMALL_PAGE {
+        let frames_shown = head.frames_within(&vgpu.chunks, chunk);
+        let [from, to] = [frames_shown.start, frames_shown.end].map(|frame| u64::from(frame) * FRAME);
+        let shown_at = WINDOW_VA.offset(ptes.len() as u64 * SMALL_PAGE);
+        // Where the chunk would begin.
+        let window = GpuVa(shown_at.0 - from);
+        for page in from / SMALL_PAGE..to / SMALL_PAGE {
             ptes.push(sysram_pte(image.offset(page * SMALL_PAGE)).into_bits());
         }
-        for (start, mut bytes) in vgpu.chunks.data_runs(chunk) {
+        for (start, mut bytes) in head.data_runs(&vgpu.chunks, chunk) {
             if planted::is(Fault::CopyShort) && bytes > SMALL_PAGE {
                 bytes -= SMALL_PAGE;
             }
@@ -420,13 +434,19 @@ fn plan_copy(head: &Head, vgpu: &Vgpu) -> (Vec<u64>, CopyWork) {
 /// The chunks of a move are where it brought them. Returns the frames that are left.
 fn place_anew(head: &mut Head, vgpu: &mut Vgpu, actions: &mut Actions) -> ChunkFrames {
     let mut emptied = ChunkFrames::new();
+    let rest = head.part.clone().filter(|_| head.leaves_a_rest(&vgpu.chunks));
     for chunk in head.moved().to_vec() {
         match head.direction {
             Direction::Spill => {
-                if let ChunkPlace::Resident(frames) | ChunkPlace::Both(frames) =
-                    vgpu.chunks.set_place(chunk, ChunkPlace::Spilled)
-                {
-                    emptied.insert(chunk, frames);
+                let before = vgpu.chunks.set_place(chunk, ChunkPlace::Spilled);
+                match (before.into_frames(), &rest) {
+                    (Some(frames), Some(part)) => {
+                        let out = part.end;
+                        vgpu.chunks
+                            .set_place(chunk, ChunkPlace::Split(Split { frames, out }));
+                    }
+                    (Some(frames), None) => drop(emptied.insert(chunk, frames)),
+                    (None, _) => {}
                 }
                 if planted::is(Fault::ImagePageDropped) {
                     let (vm, at, bytes) = (head.vm, vgpu.chunks.base(chunk), SMALL_PAGE);
@@ -435,12 +455,19 @@ fn place_anew(head: &mut Head, vgpu: &mut Vgpu, actions: &mut Actions) -> ChunkF
                 vgpu.was_refused = false;
             }
             Direction::Refill => {
-                let Some(frames) = head.targets.remove(&chunk) else {
+                let comes = head.targets.remove(&chunk);
+                let Some(frames) = comes.or_else(|| vgpu.chunks.place(chunk).frames().map(Into::into)) else {
                     continue;
                 };
-                let place = match vgpu.chunks.reach(chunk) {
-                    Reach::Writable => ChunkPlace::Resident(frames),
-                    Reach::None | Reach::ReadOnly => ChunkPlace::Both(frames),
+                let place = match (&rest, vgpu.chunks.reach(chunk)) {
+                    (Some(part), _) => {
+                        let out = part.start;
+                        ChunkPlace::Split(Split { frames, out })
+                    }
+                    // Of what came before it nobody knows whether it was stored to since.
+                    (None, _) if head.part.is_some() => ChunkPlace::Resident(frames),
+                    (None, Reach::Writable) => ChunkPlace::Resident(frames),
+                    (None, Reach::None | Reach::ReadOnly) => ChunkPlace::Both(frames),
                 };
                 vgpu.chunks.set_place(chunk, place);
             }
@@ -457,6 +484,7 @@ pub(super) fn copied_chunks<'a>(
     head.moved().iter().filter_map(|&chunk| {
         let frames = match (head.direction, vgpu.chunks.place(chunk)) {
             (Direction::Spill, ChunkPlace::Resident(frames)) => frames,
+            (_, ChunkPlace::Split(split)) => &split.frames,
             (Direction::Refill, ChunkPlace::Spilled) => head.targets.get(&chunk)?,
             _ => return None,
         };

@@ -35,13 +35,17 @@ impl Running {
         let id = head.id;
         let vgpu = self.vms.get(&head.vm);
         if let Some(vgpu) = vgpu.filter(|_| head.suspension.is_none()) {
-            let bytes = head.bytes(vgpu) + head.bytes_then(vgpu);
+            let (comes, halves) = match head.leaves_a_rest(&vgpu.chunks) {
+                true => (0, 1),
+                false => (head.bytes_then(vgpu), head.halves()),
+            };
+            let bytes = head.bytes(vgpu) + comes;
             let drain_ns = vgpu.drains.expected(was_at_work);
             cx.tell(Notice::Suspended {
                 vm: head.vm,
                 id,
                 channels: writers.len() as u32,
-                predicted_ns: self.forecast.pause_ns(bytes, head.halves(), drain_ns),
+                predicted_ns: self.forecast.pause_ns(bytes, halves, drain_ns),
             });
         }
         // The guest may have unbound one of them, and its number be another VM's; or have bound it anew.
@@ -208,7 +212,11 @@ pub(super) fn is_in_the_way(vgpu: &Vgpu, space: &Space, head: &Head, work: &mut 
         return !planted::is(Fault::StandingStopsNobody)
             && pieces.any(|&piece| reaches_image(vgpu, space, piece, work));
     }
-    let mut frames = head.standing().flat_map(|chunk| vgpu.chunks.guest_frames(chunk));
+    let moved = head.chunks.iter();
+    let moved = moved.flat_map(|&chunk| head.guest_frames(&vgpu.chunks, chunk));
+    let then = head.then.iter().filter(|_| !head.leaves_a_rest(&vgpu.chunks));
+    let then = then.flat_map(|&chunk| vgpu.chunks.guest_frames(chunk));
+    let mut frames = moved.chain(then);
     frames.any(|frame| space.shadow.reaches(frame).is_some_and(|reach| reach.writable))
 }
 

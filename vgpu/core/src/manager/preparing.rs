@@ -43,6 +43,8 @@ pub(super) enum What {
     Spill(Vec<ChunkNo>),
     /// Chunks to VRAM, each into its frames.
     Refill(ChunkFrames),
+    /// The rest of a chunk that is on its way into the frames that it holds.
+    Rest(ChunkNo),
     /// Chunks to host RAM, and others of the VM into their frames.
     Exchange { leave: Vec<ChunkNo>, come: Vec<ChunkNo> },
 }
@@ -53,6 +55,7 @@ impl Running {
         assert!(self.mover.is_idle(), "one move at a time");
         let (direction, chunks, targets, then) = match what {
             What::Spill(chunks) => (Direction::Spill, chunks, ChunkFrames::new(), Vec::new()),
+            What::Rest(chunk) => (Direction::Refill, vec![chunk], ChunkFrames::new(), Vec::new()),
             What::Exchange { leave, come } => (Direction::Spill, leave, ChunkFrames::new(), come),
             What::Refill(frames) => {
                 let chunks = frames.keys().copied().collect();
@@ -77,12 +80,16 @@ impl Running {
                 ChunkPlace::Unbacked => false,
                 ChunkPlace::Spilled => direction == Direction::Refill,
                 ChunkPlace::Resident(_) | ChunkPlace::Both(_) => direction == Direction::Spill,
+                ChunkPlace::Split(_) => true,
             }),
             "{direction:?} of chunks that are there already: {chunks:?} of {vm}"
         );
         let mut head = Head::new(self.mover.next_id(), vm, (direction, cause), chunks, cx.now);
         (head.targets, head.then) = (targets, then);
-        cx.tell(head.started(vgpu));
+        if let Some(vgpu) = self.vms.get(&vm) {
+            head.part = self.next_part(vgpu, direction, &head.chunks);
+            cx.tell(head.started(vgpu));
+        }
         match self.to_populate(&head) {
             Some(populate) => {
                 cx.actions.push(populate);
@@ -115,21 +122,27 @@ impl Running {
 
     /// The host's memory that the copy will write and that may not be there yet.
     fn to_populate(&self, head: &Head) -> Option<Action> {
-        let chunks = &self.vms.get(&head.vm)?.chunks;
+        let vgpu = self.vms.get(&head.vm)?;
+        let chunks = &vgpu.chunks;
         let (mut images, mut frames) = (Vec::new(), Vec::new());
         match head.direction {
             Direction::Spill => {
                 let is_cold = |chunk: &&ChunkNo| {
-                    matches!(chunks.place(**chunk), ChunkPlace::Resident(_)) && !chunks.is_stale(**chunk)
+                    let is_copied = matches!(
+                        chunks.place(**chunk),
+                        ChunkPlace::Resident(_) | ChunkPlace::Split(_)
+                    );
+                    is_copied && !chunks.is_stale(**chunk)
                 };
                 let cold = head.chunks.iter().filter(is_cold);
-                images.extend(cold.flat_map(|&chunk| chunks.data_places(chunk)));
+                images.extend(cold.flat_map(|&chunk| head.data_places(vgpu, chunk)));
             }
             Direction::Refill => {}
         }
         // Elsewhere VRAM is the card's own.
         if self.config.frames_arrive_zeroed {
-            for chunk in head.targets.keys().chain(&head.then) {
+            let then = head.then.iter().filter(|_| !head.leaves_a_rest(chunks));
+            for chunk in head.targets.keys().chain(then) {
                 let base = chunks.base(*chunk);
                 let all = 0..u64::from(chunks.frames_of(*chunk));
                 frames.extend(all.map(|frame| base.offset(frame * FRAME)));

@@ -35,6 +35,9 @@ impl Running {
         if !others_are_next && self.move_to_show(cx) {
             return true;
         }
+        if self.move_next_part(cx) {
+            return true;
+        }
         if let Some(vm) = self.limits(cx.now).above_max()
             && self.lower_to_max(vm, cx)
         {
@@ -140,9 +143,7 @@ impl Running {
                 let started = self.start_move(vm, cause, What::Spill(chunks), cx);
                 if !started && matches!(occasion, Occasion::Demand | Occasion::AboveMax { .. }) {
                     // No shadow table to point to host RAM with. Others next time.
-                    if let Some(vgpu) = self.vms.get_mut(&vm) {
-                        vgpu.passed_over_until = cx.now.after(COULD_NOT_START_NS);
-                    }
+                    self.pass_over(vm, cx.now);
                     return true;
                 }
                 started
@@ -181,6 +182,13 @@ impl Running {
                 self.finish_met(cx);
                 true
             }
+        }
+    }
+
+    /// Passes a VM over whose chunks could not start to move.
+    pub(super) fn pass_over(&mut self, vm: VmId, now: Tick) {
+        if let Some(vgpu) = self.vms.get_mut(&vm) {
+            vgpu.passed_over_until = now.after(COULD_NOT_START_NS);
         }
     }
 

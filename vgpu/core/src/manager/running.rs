@@ -515,6 +515,13 @@ impl Inspect for Running {
         if let Some(moving) = &self.mover.aside {
             tree.part("move_aside", moving);
         }
+        if !self.mover.begun.is_empty() {
+            tree.group("moved_in_part", |tree| {
+                (0..)
+                    .zip(&self.mover.begun)
+                    .for_each(|(i, begun): (u32, _)| tree.part(i, begun));
+            });
+        }
         tree.part("forecast", &self.forecast);
         tree.part("demands", &self.demands);
         match &self.claim {

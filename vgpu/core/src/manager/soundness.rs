@@ -61,6 +61,9 @@ impl Running {
             let fits = self.vms.contains_key(&claim.vm) && claim.bytes <= free;
             Unsound::unless(fits, "frames are claimed that are not free, or by nobody")?;
         }
+        for (&vm, vgpu) in self.sound_vms() {
+            self.mover.check_begun(vm, &vgpu.chunks)?;
+        }
         for moving in self.mover.all() {
             self.check_move(moving).map_err(|unsound| unsound.of("move"))?;
         }
@@ -170,6 +173,11 @@ impl Running {
             })
         };
         Unsound::unless(of_chunks(&head.targets), "into frames that do not fit")?;
+        let is_within = |part: &std::ops::Range<u32>| {
+            let frames = chunks.first().map_or(0, |&chunk| vgpu.chunks.frames_of(chunk));
+            chunks.len() == 1 && !part.is_empty() && part.end <= frames
+        };
+        Unsound::unless(head.part.iter().all(is_within), "of a part that is none")?;
         match &moving.stage {
             Stage::Mapping { work } | Stage::Copying { work } => match work {
                 CopyWork::Engine(runs) => runs.iter().try_for_each(|run| run.check()),

@@ -278,17 +278,15 @@ impl Running {
     /// Frees the VM's memory, which nothing reaches any more.
     pub(super) fn vm_flushed(&mut self, vm: VmId, cx: &mut Cx<'_>) {
         let Some(vgpu) = self.vms.get_mut(&vm) else { return };
+        self.mover.forget_begun(vm);
         let mut orphans = std::mem::take(&mut vgpu.orphans);
         orphans.extend(std::mem::take(&mut vgpu.buffers).ranges());
         let chunks = &mut vgpu.chunks;
         let emptied = contained("emptying its chunks", || {
             let mut frames = Vec::new();
             for chunk in chunks.all() {
-                if let ChunkPlace::Resident(held) | ChunkPlace::Both(held) =
-                    chunks.set_place(chunk, ChunkPlace::Unbacked)
-                {
-                    frames.extend(held);
-                }
+                let before = chunks.set_place(chunk, ChunkPlace::Unbacked);
+                frames.extend(before.into_frames().into_iter().flatten());
             }
             frames
         });

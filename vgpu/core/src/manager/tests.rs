@@ -18,6 +18,7 @@ mod levels;
 mod live_userd;
 mod lost;
 mod moments;
+mod parts;
 mod preparing;
 mod quotas;
 mod scene;

@@ -66,6 +66,7 @@ impl Running {
     /// again and again is under way, and nothing has fallen due.
     pub(super) fn is_settled(&self, now: Tick) -> bool {
         self.mover.is_idle()
+            && self.mover.begun.is_empty()
             && self.demands.is_empty()
             && self.volatile.ready.is_empty()
             && !self.pass_wanted
@@ -126,6 +127,7 @@ impl Running {
         let share_look = self.next_share_look();
         let parking = self.next_parking();
         let shown = self.next_to_show_at();
+        let part = self.next_part_at();
         let held = self.next_held();
         [
             pass,
@@ -139,6 +141,7 @@ impl Running {
             share_look,
             parking,
             shown,
+            part,
             held,
             self.progress_at,
             self.look_at(),

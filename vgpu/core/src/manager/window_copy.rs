@@ -67,7 +67,7 @@ impl WindowCopy {
         let mut copy = Self::default();
         for (chunk, frames) in copied_chunks(head, vgpu) {
             let base = vgpu.chunks.base(chunk);
-            for (start, bytes) in vgpu.chunks.data_runs(chunk) {
+            for (start, bytes) in head.data_runs(&vgpu.chunks, chunk) {
                 let mut at = start;
                 while at < start + bytes {
                     let offset = at % FRAME;

@@ -46,12 +46,43 @@ pub(crate) enum ChunkPlace {
     Spilled,
     /// In VRAM and in the image, known equal: nothing can write it.
     Both(Box<[FrameNo]>),
+    /// On its way, part by part: some of it is in VRAM, the rest in the image.
+    Split(Split),
+}
+
+/// Place of a chunk of which a move has brought a part to the other side. It holds all of its frames.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Split {
+    /// One for each 128 KiB, in order.
+    pub(crate) frames: Box<[FrameNo]>,
+    /// So many of its first 128 KiB are in the image, and nothing of them in their frames. Neither none nor all.
+    pub(crate) out: u32,
 }
 
 impl ChunkPlace {
-    /// It holds frames, with an equal copy in host RAM or without.
+    /// It is in VRAM as a whole, with an equal copy in host RAM or without.
     pub(crate) fn is_in_vram(&self) -> bool {
         matches!(self, ChunkPlace::Resident(_) | ChunkPlace::Both(_))
+    }
+
+    /// The frames that it holds, in order.
+    pub(crate) fn frames(&self) -> Option<&[FrameNo]> {
+        match self {
+            ChunkPlace::Resident(frames)
+            | ChunkPlace::Both(frames)
+            | ChunkPlace::Split(Split { frames, .. }) => Some(frames),
+            ChunkPlace::Unbacked | ChunkPlace::Spilled => None,
+        }
+    }
+
+    /// The same, for who empties it.
+    pub(crate) fn into_frames(self) -> Option<Box<[FrameNo]>> {
+        match self {
+            ChunkPlace::Resident(frames)
+            | ChunkPlace::Both(frames)
+            | ChunkPlace::Split(Split { frames, .. }) => Some(frames),
+            ChunkPlace::Unbacked | ChunkPlace::Spilled => None,
+        }
     }
 }
 
@@ -244,6 +275,11 @@ impl Chunks {
         self.chunks[chunk.0 as usize].moving
     }
 
+    /// Whether a part of it is in VRAM and a part in host RAM.
+    pub(crate) fn is_split(&self, chunk: ChunkNo) -> bool {
+        matches!(self.place(chunk), ChunkPlace::Split(_))
+    }
+
     /// Whether a CPU's store to a page has to wait for a move of its chunk. Instance memory does not move.
     pub(crate) fn holds_stores(&self, chunk: ChunkNo, page: GuestPage) -> bool {
         self.is_moving(chunk) && !self.is_instance(page) && !planted::is(Fault::StoreDuringMove)
@@ -366,16 +402,16 @@ impl Chunks {
         Some(chunk)
     }
 
-    /// Bytes of host RAM that the image holds at most: spilled chunks, old copies, instance memory.
+    /// Bytes of host RAM that the image holds at most: chunks that are spilled or on their way, old copies, instance memory.
     pub(crate) fn image_bytes(&self) -> u64 {
-        self.spilled + self.stale_bytes + u64::from(self.instance_pages) * SMALL_PAGE
+        self.spilled + self.sums.split + self.stale_bytes + u64::from(self.instance_pages) * SMALL_PAGE
     }
 
     /// Changes a chunk's place; returns the old one. Keeps the sums.
     pub(crate) fn set_place(&mut self, chunk: ChunkNo, place: ChunkPlace) -> ChunkPlace {
         let bytes = self.bytes(chunk);
         let frames = self.frames_of(chunk) as usize;
-        if let ChunkPlace::Resident(held) | ChunkPlace::Both(held) = &place {
+        if let Some(held) = place.frames() {
             assert_eq!(held.len(), frames, "frames of {chunk:?}");
         }
         let part = self.part(chunk);
@@ -383,7 +419,7 @@ impl Chunks {
         self.sums.replace(part, self.part(chunk));
         let share = |place: &ChunkPlace| match place {
             ChunkPlace::Unbacked => (0, 0),
-            ChunkPlace::Resident(_) | ChunkPlace::Both(_) => (bytes, 0),
+            ChunkPlace::Resident(_) | ChunkPlace::Both(_) | ChunkPlace::Split(_) => (bytes, 0),
             ChunkPlace::Spilled => (0, bytes),
         };
         let (before, after) = (share(&old), share(self.place(chunk)));
@@ -392,8 +428,8 @@ impl Chunks {
         if *self.place(chunk) == ChunkPlace::Unbacked {
             self.chunks[chunk.0 as usize].history.clear();
         }
-        if after.0 == 0 {
-            // Its image is the truth now, or nothing.
+        if after.0 == 0 || self.is_split(chunk) {
+            // Its image is the truth now, at least in part, or nothing.
             self.forget_stale(chunk);
         }
         old
@@ -475,11 +511,19 @@ impl Chunks {
         match self.place(chunk) {
             ChunkPlace::Unbacked => Placement::Unbacked,
             ChunkPlace::Spilled => in_image(),
-            ChunkPlace::Resident(frames) | ChunkPlace::Both(frames) => {
+            ChunkPlace::Split(split) if self.frame_within(chunk, at) < split.out => in_image(),
+            ChunkPlace::Resident(frames)
+            | ChunkPlace::Both(frames)
+            | ChunkPlace::Split(Split { frames, .. }) => {
                 let offset = at.0 - self.base(chunk).0;
                 Placement::Vram(in_frame(frames, offset))
             }
         }
+    }
+
+    /// Number of the 128 KiB of a chunk in which a byte lies.
+    fn frame_within(&self, chunk: ChunkNo, at: GuestVramAddr) -> u32 {
+        ((at.0 - self.base(chunk).0) / FRAME) as u32
     }
 
     /// Present place of a whole 128 KiB frame.
@@ -521,10 +565,15 @@ impl Chunks {
             match self.place(chunk) {
                 ChunkPlace::Unbacked => {}
                 ChunkPlace::Spilled => spilled += self.bytes(chunk),
-                ChunkPlace::Resident(frames) | ChunkPlace::Both(frames) => {
-                    Unsound::unless(frames.len() as u32 == self.frames_of(chunk), "frames of a chunk")?;
+                place @ (ChunkPlace::Resident(_) | ChunkPlace::Both(_) | ChunkPlace::Split(_)) => {
+                    let held = place.frames().map_or(0, <[FrameNo]>::len);
+                    Unsound::unless(held as u32 == self.frames_of(chunk), "frames of a chunk")?;
                     resident += self.bytes(chunk);
                 }
+            }
+            if let ChunkPlace::Split(split) = self.place(chunk) {
+                let parts = 1..self.frames_of(chunk);
+                Unsound::unless(parts.contains(&split.out), "parts of a chunk")?;
             }
             Unsound::unless(
                 !matches!(self.place(chunk), ChunkPlace::Both(_)) || self.reach(chunk) != Reach::Writable,
@@ -554,10 +603,7 @@ impl Chunks {
     pub(crate) fn frames(&self) -> impl Iterator<Item = FrameNo> {
         self.chunks
             .iter()
-            .flat_map(|chunk| match &chunk.place {
-                ChunkPlace::Resident(frames) | ChunkPlace::Both(frames) => &**frames,
-                ChunkPlace::Unbacked | ChunkPlace::Spilled => &[],
-            })
+            .flat_map(|chunk| chunk.place.frames().unwrap_or_default())
             .copied()
     }
 }
@@ -568,6 +614,11 @@ pub(crate) fn in_frame(frames: &[FrameNo], offset: u64) -> VramAddr {
 }
 
 impl Chunk {
+    /// It can be neither spilled nor refilled: a move of it is under way, or between two parts.
+    fn is_on_its_way(&self) -> bool {
+        self.moving || matches!(self.place, ChunkPlace::Split(_))
+    }
+
     fn reach(&self) -> Reach {
         match (self.reached, self.written) {
             (0, _) => Reach::None,

@@ -255,7 +255,7 @@ pub struct ChunkView {
     pub is_expected: bool,
     /// Since when they reach it so.
     pub reach_since: Tick,
-    /// A move of it is under way.
+    /// A move of it is under way, or a part of it has been moved and the rest follows.
     pub is_moving: bool,
     /// When it got memory; `None` if it has none.
     pub backed_at: Option<Tick>,
@@ -279,14 +279,15 @@ impl ChunkView {
             bytes: chunks.bytes(no),
             residence: match chunks.place(no) {
                 ChunkPlace::Unbacked => Residence::Unbacked,
-                ChunkPlace::Resident(_) => Residence::Vram,
+                // It holds frames, and is on its way.
+                ChunkPlace::Resident(_) | ChunkPlace::Split(_) => Residence::Vram,
                 ChunkPlace::Spilled => Residence::HostRam,
                 ChunkPlace::Both(_) => Residence::Both,
             },
             reach: chunks.reach(no),
             is_expected: chunks.is_expected(no),
             reach_since: history.reach_since,
-            is_moving: chunks.is_moving(no),
+            is_moving: chunks.is_moving(no) || chunks.is_split(no),
             backed_at: history.backed_at,
             moved_at: history.moved_at,
             moves: history.moves,

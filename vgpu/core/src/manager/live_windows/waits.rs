@@ -31,7 +31,8 @@ enum Waited {
 fn next_of(vgpu: &Vgpu) -> Option<Waited> {
     let live = vgpu.live.as_ref()?;
     let mut waited_for = live.waits_for.iter();
-    let spill = waited_for.find(|chunk| vgpu.chunks.place(**chunk).is_in_vram());
+    let is_in_vram = |chunk: ChunkNo| vgpu.chunks.place(chunk).is_in_vram() || vgpu.chunks.is_split(chunk);
+    let spill = waited_for.find(|chunk| is_in_vram(**chunk));
     let stand = (!live.stands_for.is_empty()).then(|| live.stands_for.iter().copied().collect());
     spill.copied().map(Waited::Spill).or(stand.map(Waited::Stand))
 }

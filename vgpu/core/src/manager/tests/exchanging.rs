@@ -59,7 +59,14 @@ impl Policy for Once {
 
 /// A VM with more than fits, all of it mapped for stores. The first chunk that is in VRAM and the first that is not are to change places.
 fn exchanging() -> (Scene, ChunkNo, ChunkNo) {
-    let mut scene = Scene::up();
+    exchanging_with(GpuConfig {
+        frames_arrive_zeroed: true,
+        ..GpuConfig::default()
+    })
+}
+
+pub(super) fn exchanging_with(config: GpuConfig) -> (Scene, ChunkNo, ChunkNo) {
+    let mut scene = Scene::with(config);
     scene.attach(A, 64);
     scene.bind(A, 60);
     scene.run_channel(A);
@@ -78,7 +85,7 @@ fn exchanging() -> (Scene, ChunkNo, ChunkNo) {
 }
 
 /// Of each pause whether it was in vain.
-fn pauses(scene: &Scene) -> Vec<bool> {
+pub(super) fn pauses(scene: &Scene) -> Vec<bool> {
     let resumed = scene.notices().filter_map(|notice| match notice {
         Notice::Resumed { is_rolled_back, .. } => Some(*is_rolled_back),
         _ => None,
@@ -87,7 +94,7 @@ fn pauses(scene: &Scene) -> Vec<bool> {
 }
 
 /// What moved, with whether its notice has a pause.
-fn moved(scene: &Scene) -> Vec<(Direction, u64, bool)> {
+pub(super) fn moved(scene: &Scene) -> Vec<(Direction, u64, bool)> {
     let moved = scene.notices().filter_map(|notice| match notice {
         Notice::Moved {
             direction,
@@ -100,13 +107,9 @@ fn moved(scene: &Scene) -> Vec<(Direction, u64, bool)> {
     moved.collect()
 }
 
-fn frames_of(scene: &mut Scene, chunk: ChunkNo) -> Vec<u32> {
-    match scene.chunks_of(A).place(chunk) {
-        ChunkPlace::Resident(frames) | ChunkPlace::Both(frames) => {
-            frames.iter().map(|frame| frame.0).collect()
-        }
-        ChunkPlace::Spilled | ChunkPlace::Unbacked => Vec::new(),
-    }
+pub(super) fn frames_of(scene: &mut Scene, chunk: ChunkNo) -> Vec<u32> {
+    let frames = scene.chunks_of(A).place(chunk).frames();
+    frames.into_iter().flatten().map(|frame| frame.0).collect()
 }
 
 #[test]

@@ -10,6 +10,7 @@ impl ChunkPlace {
             ChunkPlace::Resident(_) => "resident",
             ChunkPlace::Spilled => "spilled",
             ChunkPlace::Both(_) => "both",
+            ChunkPlace::Split(_) => "split",
         }
     }
 }
@@ -17,7 +18,7 @@ impl ChunkPlace {
 impl Chunk {
     /// All that a list of chunks shows of one, so that equal neighbours share a line.
     fn shown(&self) -> (&'static str, Reach, bool) {
-        (self.place.name(), self.reach(), self.moving)
+        (self.place.name(), self.reach(), self.is_on_its_way())
     }
 
     /// The same as text.
@@ -52,6 +53,7 @@ impl Inspect for Chunks {
         tree.bytes("active", sums.active);
         tree.bytes("idle", sums.idle);
         tree.bytes("wanted", sums.wanted);
+        tree.bytes("split", sums.split);
         tree.group("count", |tree| {
             for (name, chunks) in [
                 ("unbacked", sums.unbacked_chunks),

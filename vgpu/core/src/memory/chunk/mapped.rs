@@ -28,7 +28,8 @@ impl Chunks {
         self.of(page.base()).is_some_and(|chunk| match self.place(chunk) {
             ChunkPlace::Unbacked => false,
             ChunkPlace::Spilled => true,
-            ChunkPlace::Resident(_) | ChunkPlace::Both(_) => self.is_instance(page),
+            ChunkPlace::Split(split) if self.frame_within(chunk, page.base()) < split.out => true,
+            ChunkPlace::Resident(_) | ChunkPlace::Both(_) | ChunkPlace::Split(_) => self.is_instance(page),
         })
     }
 
@@ -37,6 +38,10 @@ impl Chunks {
         match self.place(chunk) {
             ChunkPlace::Unbacked => Vec::new(),
             ChunkPlace::Spilled => self.maps.gaps(self.whole(chunk)),
+            ChunkPlace::Split(_) => {
+                let pages = self.whole(chunk).all();
+                Piece::runs(pages.filter(|page| self.wants_map(*page) && self.maps.of(*page).is_none()))
+            }
             ChunkPlace::Resident(_) | ChunkPlace::Both(_) => {
                 let pages = self.instance_pages(chunk);
                 Piece::runs(pages.filter(|page| self.maps.of(*page).is_none()))

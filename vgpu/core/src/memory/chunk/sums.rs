@@ -13,6 +13,9 @@ pub(crate) struct ChunkSums {
     pub(crate) idle: u64,
     /// Bytes in host RAM that channels reach, or that a sync asked for.
     pub(crate) wanted: u64,
+    /// Bytes of chunks of which a part is in VRAM and a part in host RAM.
+    #[serde(default)]
+    pub(crate) split: u64,
     pub(crate) unbacked_chunks: u32,
     pub(crate) resident_chunks: u32,
     pub(crate) spilled_chunks: u32,
@@ -29,6 +32,7 @@ impl ChunkSums {
             active,
             idle,
             wanted,
+            split,
             unbacked_chunks,
             resident_chunks,
             spilled_chunks,
@@ -41,6 +45,7 @@ impl ChunkSums {
         bytes(active, before.active, after.active);
         bytes(idle, before.idle, after.idle);
         bytes(wanted, before.wanted, after.wanted);
+        bytes(split, before.split, after.split);
         chunks(unbacked_chunks, before.unbacked_chunks, after.unbacked_chunks);
         chunks(resident_chunks, before.resident_chunks, after.resident_chunks);
         chunks(spilled_chunks, before.spilled_chunks, after.spilled_chunks);
@@ -71,11 +76,10 @@ impl Chunks {
     pub(super) fn part(&self, no: ChunkNo) -> ChunkSums {
         let chunk = &self.chunks[no.0 as usize];
         let is_in_use = chunk.reach() != Reach::None || self.is_expected(no);
-        // One that moves can be neither spilled nor refilled.
-        let bytes = if chunk.moving { 0 } else { self.bytes(no) };
+        let bytes = if chunk.is_on_its_way() { 0 } else { self.bytes(no) };
         let mut part = ChunkSums {
             idle_chunks: u32::from(!is_in_use),
-            moving_chunks: u32::from(chunk.moving),
+            moving_chunks: u32::from(chunk.is_on_its_way()),
             ..ChunkSums::default()
         };
         match &chunk.place {
@@ -83,12 +87,13 @@ impl Chunks {
             ChunkPlace::Resident(_) => part.resident_chunks = 1,
             ChunkPlace::Spilled => part.spilled_chunks = 1,
             ChunkPlace::Both(_) => part.both_chunks = 1,
+            ChunkPlace::Split(_) => part.split = self.bytes(no),
         }
         match (&chunk.place, is_in_use) {
             (ChunkPlace::Resident(_) | ChunkPlace::Both(_), true) => part.active = bytes,
             (ChunkPlace::Resident(_) | ChunkPlace::Both(_), false) => part.idle = bytes,
             (ChunkPlace::Spilled, true) => part.wanted = bytes,
-            (ChunkPlace::Spilled, false) | (ChunkPlace::Unbacked, _) => {}
+            (ChunkPlace::Spilled, false) | (ChunkPlace::Unbacked | ChunkPlace::Split(_), _) => {}
         }
         part
     }
