@@ -1,5 +1,7 @@
 //! What checkers and the edge ask of a running manager, all at once.
 
+use fermi_spec::addr::{FRAME, FrameNo, GuestVramAddr};
+
 use super::live_windows::LiveWindows;
 use super::mover::Stage;
 use super::running::Running;
@@ -73,17 +75,6 @@ impl Running {
 
     fn audit_vm(&self, vgpu: &Vgpu) -> VmAudit {
         vgpu.chunks.check();
-        let mut frames = Vec::new();
-        for chunk in vgpu.chunks.all() {
-            if let Some(held) = vgpu.chunks.place(chunk).frames() {
-                let base = vgpu.chunks.base(chunk);
-                frames.extend(
-                    (0..)
-                        .zip(held)
-                        .map(|(i, &f)| (f, base.offset(i * fermi_spec::addr::FRAME))),
-                );
-            }
-        }
         let is_equal = |chunk: &ChunkNo| matches!(vgpu.chunks.place(*chunk), ChunkPlace::Both(_));
         let equal = vgpu.chunks.all().filter(is_equal);
         let leaving = self.spaces_leaving.values().filter(|gone| gone.vm == vgpu.id);
@@ -107,7 +98,7 @@ impl Running {
         let view = VmView::of(vgpu.id, &vgpu.chunks, vgpu.config.chunk_bytes, vgpu.quota());
         VmAudit {
             vm: vgpu.id,
-            frames,
+            frames: frames_of(vgpu),
             equal: equal.flat_map(|chunk| vgpu.chunks.data_places(chunk)).collect(),
             image: (vgpu.chunks.image(), vgpu.chunks.guest_vram()),
             ram: vgpu.ram.all().map(|(_, map)| (map.iova, map.bytes)).collect(),
@@ -142,4 +133,16 @@ impl Running {
             waits_to_show: vgpu.live.as_ref().is_some_and(LiveWindows::is_waited_for),
         }
     }
+}
+
+/// The frames of a VM's chunks, and the places of guest VRAM that they are for.
+fn frames_of(vgpu: &Vgpu) -> Vec<(FrameNo, GuestVramAddr)> {
+    let mut frames = Vec::new();
+    for chunk in vgpu.chunks.all() {
+        if let Some(held) = vgpu.chunks.place(chunk).frames() {
+            let base = vgpu.chunks.base(chunk);
+            frames.extend((0..).zip(held).map(|(i, &f)| (f, base.offset(i * FRAME))));
+        }
+    }
+    frames
 }
