@@ -65,15 +65,15 @@ pub(crate) fn check_frames(world: &World) -> Result<(), Violation> {
     Ok(())
 }
 
-/// Checks that the sums which a VM's chunks are kept with fit its frames: a chunk in VRAM is in use or idle, unless it moves.
+/// Checks that the sums which a VM's chunks are kept with fit its frames: a chunk in VRAM is in use, idle or on its way, unless it moves.
 fn check_sums(vm: &VmAudit, moving: Option<VmId>) -> Result<(), Violation> {
     let held = vm.frames.len() as u64 * FRAME;
-    let summed = vm.active + vm.idle;
+    let summed = vm.active + vm.idle + vm.split;
     let is_moving = moving == Some(vm.vm);
     if vm.resident != held || summed > held || (summed < held && !is_moving) || vm.wanted > vm.spilled {
         return Err(Violation(format!(
-            "{} holds {held} bytes; its sums say {} in VRAM, {} in use, {} idle, {} of {} in host RAM wanted",
-            vm.vm, vm.resident, vm.active, vm.idle, vm.wanted, vm.spilled
+            "{} holds {held} bytes; its sums say {} in VRAM, {} in use, {} idle, {} split, {} of {} in host RAM wanted",
+            vm.vm, vm.resident, vm.active, vm.idle, vm.split, vm.wanted, vm.spilled
         )));
     }
     Ok(())

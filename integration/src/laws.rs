@@ -20,7 +20,7 @@ use fermi_spec::bar::Bar;
 use fermi_spec::regs::PflushReg;
 use vgpu::{
     Action, Audit, Direction, Event, FrameOwner, MoveCause, MoveId, MoveStage, Notice, Quota, Refusal, Reply,
-    RollBack, VmId,
+    RollBack, VmAudit, VmId,
 };
 use vm_memory::VolatileMemory;
 
@@ -230,6 +230,13 @@ impl Laws {
                 },
                 Some(sums),
             ) => {
+                let config = world.config();
+                let most = config.batch_bytes.max(config.part_bytes);
+                if *copied > most {
+                    return Err(Violation(format!(
+                        "{copied} bytes are copied in one suspension, and {most} may be"
+                    )));
+                }
                 sums.copied += copied;
                 match direction {
                     Direction::Spill => sums.spilled += bytes,
@@ -251,7 +258,7 @@ impl Laws {
                 ..
             } => {
                 self.refills.insert(*vm, (*id, *bytes));
-                self.check_high(*vm, *bytes)?;
+                self.check_high(world, *vm, *bytes)?;
             }
             Notice::MoveStarted {
                 vm,
@@ -332,7 +339,13 @@ impl Laws {
     }
 
     /// A refill has begun: its bytes are not in VRAM yet.
-    fn check_high(&self, vm: VmId, bytes: u64) -> Result<(), Violation> {
+    fn check_high(&self, world: &World, vm: VmId, bytes: u64) -> Result<(), Violation> {
+        let audit = world.manager.audit().unwrap_or_default();
+        let is_on_its_way = |of: &VmAudit| of.vm == vm && of.split > 0;
+        if audit.vms.iter().any(is_on_its_way) {
+            // It holds the frames of the chunk, and nothing else of the VM is brought back before that.
+            return Ok(());
+        }
         let held = self.resident.get(&vm).copied().unwrap_or(0);
         let high = self.bound(vm, |quota| quota.high);
         match held + bytes > high {
@@ -400,7 +413,13 @@ impl Laws {
         let at_limit = of.resident.saturating_add(chunk) > self.bound(vm, |quota| quota.high.min(quota.max));
         let is_for_own = cause == MoveCause::Idle { taken_for: vm } || comes > 0;
         let is_one = is_for_own && at_limit && bytes <= chunk;
-        if is_one || of.resident > self.bound(vm, |quota| quota.max) || cause == MoveCause::Shown {
+        // What has begun is ended, whatever host RAM holds by now.
+        let is_on_its_way = of.split > 0;
+        if is_one
+            || is_on_its_way
+            || of.resident > self.bound(vm, |quota| quota.max)
+            || cause == MoveCause::Shown
+        {
             return Ok(());
         }
         // What is set, and beyond it the chunk that waits and those that make room for it.

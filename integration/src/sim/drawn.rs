@@ -92,6 +92,15 @@ pub(super) fn card(seed: u64, is_noisy: bool, rng: &mut ChaCha8Rng) -> (u64, Gpu
         },
         ..GpuConfig::default()
     };
+    // Of every fourth seed the chunks above 512 KiB move in parts.
+    let config = match seed / 5 % 4 {
+        1 => GpuConfig {
+            batch_bytes: MIB / 2,
+            part_bytes: MIB / 8,
+            ..config
+        },
+        _ => config,
+    };
     (vram, config)
 }
 
@@ -164,12 +173,13 @@ pub(super) fn card_text(vram: u64, world: &mut World, slow_card: u32) -> Vec<Str
     };
     vec![
         format!(
-            "card: {} MiB, policy {:?}, {} MiB of host RAM, {frames}, moves of up to {} MiB, {copies}, {pins}, \
+            "card: {} MiB, policy {:?}, {} MiB of host RAM, {frames}, moves of up to {} KiB in parts of {} or more, {copies}, {pins}, \
              lent after {} ms, up to {slow_card} units of work a step",
             vram / MIB,
             config.policy,
             config.host_ram / MIB,
-            config.batch_bytes / MIB,
+            config.batch_bytes / 1024,
+            config.part_bytes / 1024,
             config.lends_after_ns / 1_000_000,
         ),
         format!(

@@ -164,7 +164,10 @@ impl Simulation {
         let audit = self.world.manager.audit().unwrap_or_default();
         let after = self.on_card(&audit);
         let wants = |vm: &VmAudit| {
-            let room = vm.quota.max.min(vm.quota.high).saturating_sub(vm.resident);
+            // An operator may have it hold less.
+            let held_at = vm.hold.vram.unwrap_or(u64::MAX);
+            let most = vm.quota.max.min(vm.quota.high).min(held_at);
+            let room = most.saturating_sub(vm.resident);
             vm.wanted > 0 && vm.smallest_wanted <= room
         };
         for vm in &audit.vms {
