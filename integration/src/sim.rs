@@ -60,7 +60,7 @@ const FLIGHT_LINES: usize = 100;
 /// What a run may do and how much of it is told.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
-    /// How much of the log is kept. Its hash is the same for all.
+    /// How much of the log is kept. Its hash is the same for all but [`Telling::Nothing`], which has none.
     pub telling: Telling,
     /// Let some guests be hostile.
     pub hostile: bool,
@@ -75,7 +75,7 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            telling: Telling::Outcome,
+            telling: Telling::Nothing,
             hostile: true,
             faults: true,
             hostile_policy: false,
@@ -91,7 +91,7 @@ pub struct Outcome {
     pub drawn: String,
     /// What was drawn and one line for each event, if asked for.
     pub log: String,
-    /// Hash of all events and actions but notices, however much of them is told: 16 digits, by which runs of one build are compared.
+    /// Hash of all events and actions but notices, however much of them is told, if anything is: 16 digits, by which runs of one build are compared.
     pub log_hash: String,
     /// Number of events applied.
     pub events: u64,

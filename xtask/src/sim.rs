@@ -79,7 +79,7 @@ fn range(text: &str) -> Result<Range<u64>, String> {
 
 pub(crate) fn run(arguments: &SimArguments) -> anyhow::Result<()> {
     let settings = Settings {
-        telling: Telling::Outcome,
+        telling: Telling::Nothing,
         hostile: !arguments.honest,
         faults: !arguments.no_faults,
         hostile_policy: arguments.hostile_policy,
@@ -108,7 +108,7 @@ fn one(seed: u64, settings: Settings, record: Option<&Path>) -> anyhow::Result<(
     };
     let mut out = std::io::stdout().lock();
     let head = match settings.telling {
-        Telling::Outcome => &outcome.drawn,
+        Telling::Nothing | Telling::Outcome => &outcome.drawn,
         Telling::Events | Telling::Actions => &outcome.log,
     };
     out.write_all(head.as_bytes()).context("cannot write the log")?;
