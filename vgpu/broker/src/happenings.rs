@@ -225,9 +225,9 @@ impl HappeningLog {
             Notice::Moved {
                 direction,
                 cause,
+                chunks,
                 // None, where something only stood still: that is among the pauses.
-                chunks: chunks @ 1..,
-                bytes,
+                bytes: bytes @ 1..,
                 pause_ns,
                 ..
             } => Happening {
@@ -302,8 +302,12 @@ fn moved(direction: Direction, chunks: u32, why: &str) -> Happening {
         Direction::Spill => (HappeningKind::Spilled, "to host RAM"),
         Direction::Refill => (HappeningKind::Refilled, "to VRAM"),
     };
-    let unit = if chunks == 1 { "chunk" } else { "chunks" };
-    Happening::new(kind, format!("{chunks} {unit} {to}: {why}"))
+    let what = match chunks {
+        0 => "a part of a chunk".to_owned(),
+        1 => "1 chunk".to_owned(),
+        _ => format!("{chunks} chunks"),
+    };
+    Happening::new(kind, format!("{what} {to}: {why}"))
 }
 
 /// What an access waited for, by the names of VMs.
