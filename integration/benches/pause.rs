@@ -4,6 +4,7 @@
 //!   raised again. A pause is from the channel off the card to its doorbell written again, moves that were given up included. The drain is
 //!   the part that the grid under way takes; what is left is ours. "Back" is from the quota that allows it to the chunk in VRAM.
 //! * Chunks that change places: grids use three chunks in turn, two fit, and each grid waits for its own. A pause has two copies in it.
+//! * One chunk of 32 MiB at a time, as a whole and in parts: how long it takes, and how long the VM stands still at a time.
 //! * 256 MiB at once: the same with 128 chunks. The first time out and back is not in the figures: it touches pages of the host that are
 //!   new.
 //!
@@ -27,6 +28,10 @@ const WARM_UP: u64 = 20;
 const MIB: u64 = 1 << 20;
 const CHUNK: u64 = 2 * MIB;
 const LARGE: u64 = 256 * MIB;
+/// A chunk that takes longer than a suspension may.
+const LARGE_CHUNK: u64 = 32 * MIB;
+/// Moves of it in each direction.
+const LARGE_MOVES: usize = 40;
 
 fn main() -> Result<()> {
     let mode = Mode::from_arguments();
@@ -35,7 +40,45 @@ fn main() -> Result<()> {
     }
     chunks(mode)?;
     exchanges(mode)?;
+    parts(mode)?;
     large(mode)
+}
+
+/// Pauses for a chunk that is moved as a whole, and in parts.
+fn parts(mode: Mode) -> Result<()> {
+    println!(
+        "{:<22} {:>6} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9}",
+        "32 MiB, microseconds", "pauses", "median", "p99", "longest", "in vain", "out", "back"
+    );
+    let in_parts = vgpu::GpuConfig::default().part_bytes;
+    for (name, part_bytes) in [("as a whole", LARGE_CHUNK), ("in parts", in_parts)] {
+        let host = Host::with_chunks(448 * MIB, 352 * MIB, LARGE_CHUNK, part_bytes)?;
+        let mut vm = host.large_grinder();
+        vm.wait_for(WARM_UP)?;
+        // Pages of the host that are new are no part of it.
+        for is_out in [true, false] {
+            host.relocate(LARGE_CHUNK, is_out)?;
+        }
+        let mut took = [Vec::new(), Vec::new()];
+        for _ in 0..mode.rounds(LARGE_MOVES) {
+            for (is_out, took) in [true, false].into_iter().zip(&mut took) {
+                took.push(host.relocate(LARGE_CHUNK, is_out)?.2.as_nanos() as u64);
+            }
+        }
+        let stats = host.stats()?;
+        vm.end()?;
+        let micro = |ns: u64| ns as f64 / 1e3;
+        let [out, back] = took.map(|mut took| micro(median(&mut took)));
+        println!(
+            "{name:<22} {:>6} {:>9.0} {:>9.0} {:>9.0} {:>9} {out:>9.0} {back:>9.0}",
+            stats.pauses.count,
+            micro(stats.pauses.p50_ns),
+            micro(stats.pauses.p99_ns),
+            micro(stats.pauses.max_ns),
+            stats.pauses_in_vain,
+        );
+    }
+    Ok(())
 }
 
 /// Pauses in which a chunk leaves and another one comes.

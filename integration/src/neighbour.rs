@@ -105,6 +105,9 @@ struct Shape {
     /// Bytes of VRAM of the card and of each VM.
     vram_bytes: u64,
     guest_vram: u64,
+    /// Bytes of a chunk, and the least of one that moves alone.
+    chunk_bytes: u64,
+    part_bytes: u64,
     policy: PolicyName,
     /// Quota of those that are not the victim.
     others: Quota,
@@ -117,6 +120,8 @@ impl Default for Shape {
         Self {
             vram_bytes: CARD_VRAM,
             guest_vram: GUEST_VRAM,
+            chunk_bytes: 2 * MIB,
+            part_bytes: GpuConfig::default().part_bytes,
             policy: PolicyName::default(),
             others: Quota::default(),
             lends_after_ns: GpuConfig::default().lends_after_ns,
@@ -142,6 +147,20 @@ impl Host {
         Self::shaped(Shape {
             vram_bytes,
             guest_vram,
+            ..Shape::default()
+        })
+    }
+
+    /// The same with chunks of another size, which move in parts of so many bytes at least.
+    ///
+    /// # Errors
+    /// The broker does not start.
+    pub fn with_chunks(vram_bytes: u64, guest_vram: u64, chunk_bytes: u64, part_bytes: u64) -> Result<Self> {
+        Self::shaped(Shape {
+            vram_bytes,
+            guest_vram,
+            chunk_bytes,
+            part_bytes,
             ..Shape::default()
         })
     }
@@ -180,6 +199,8 @@ impl Host {
         let Shape {
             vram_bytes,
             guest_vram,
+            chunk_bytes,
+            part_bytes,
             policy,
             others,
             lends_after_ns,
@@ -191,7 +212,7 @@ impl Host {
             let config = VmConfig {
                 name: name.to_owned(),
                 guest_vram,
-                chunk_bytes: 2 * MIB,
+                chunk_bytes,
                 ram: GUEST_RAM,
                 channels,
                 quota: if name == VICTIM { Quota::default() } else { others },
@@ -212,6 +233,7 @@ impl Host {
                 watchdog_ns: WATCHDOG_NS,
                 policy,
                 lends_after_ns,
+                part_bytes,
                 ..GpuConfig::default()
             },
             firmware: None,
