@@ -388,6 +388,17 @@ mod tests {
         assert_eq!(texts, ["quota: max max to 64M, weight 100 to 50"]);
     }
 
+    #[test]
+    fn chunks_and_a_part_of_one_are_told_apart() {
+        for (chunks, text) in [
+            (0, "a part of a chunk to VRAM: there is room"),
+            (1, "1 chunk to VRAM: there is room"),
+            (3, "3 chunks to VRAM: there is room"),
+        ] {
+            assert_eq!(moved(Direction::Refill, chunks, "there is room").text, text);
+        }
+    }
+
     proptest! {
         /// One VM to which much happens, one to which little does: nothing of that one's is lost, whatever the pieces in which it
         /// is read, and what is lost is counted.
