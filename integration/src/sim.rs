@@ -75,7 +75,7 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            telling: Telling::Nothing,
+            telling: Telling::Outcome,
             hostile: true,
             faults: true,
             hostile_policy: false,

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use integration::sim::{Settings, run};
+use integration::sim::{Settings, Telling, run};
 use integration::{contenders, crowd, fuzz, keeper, lender, opener, tables, windows};
 use planted::Fault;
 use rand::{RngExt as _, SeedableRng as _};
@@ -85,6 +85,7 @@ fn look(seed: u64) -> Option<(&'static str, String)> {
         }
     }));
     let settings = Settings {
+        telling: Telling::Nothing,
         // Some limits bind only where a policy asks for too much.
         hostile_policy: seed % 4 == 3,
         ..Settings::default()

@@ -17,9 +17,9 @@ const EVENT_CHARACTERS: usize = 160;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Telling {
     /// The outcome alone; there is no log. A fifth of a run's time would go into its hash.
-    #[default]
     Nothing,
     /// The outcome alone; the log is hashed and dropped.
+    #[default]
     Outcome,
     /// A line for each event, with a digest of its actions.
     Events,
