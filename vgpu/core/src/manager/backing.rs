@@ -88,7 +88,7 @@ impl Running {
             vgpu.chunks.base(chunk),
             vgpu.chunks.frames_of(chunk),
         );
-        let over_max = bytes > limits::below_max(vgpu);
+        let over_max = bytes + self.mover.coming(vm) > limits::below_max(vgpu);
         if over_max && !in_host_ram && self.limits(cx.now).waits_for_own(vm, chunk) {
             return false;
         }

@@ -219,6 +219,13 @@ impl Mover {
         self.current.iter().chain(&self.aside)
     }
 
+    /// Bytes of frames that the VM has for chunks on their way to VRAM, and that are not among what it holds yet.
+    pub(super) fn coming(&self, vm: VmId) -> u64 {
+        let moves = self.all().filter(|moving| moving.head.vm == vm);
+        let targets = moves.flat_map(|moving| moving.head.targets.values());
+        targets.map(|frames| frames.len() as u64 * FRAME).sum()
+    }
+
     /// Whether memory of this VM moves, or is about to.
     pub(super) fn has_move(&self, vm: VmId) -> bool {
         self.all().any(|moving| moving.head.vm == vm)

@@ -1,6 +1,7 @@
 //! Chunks of a VM change places while it is stopped once.
 
-use fermi_spec::addr::FRAME;
+use fermi_spec::addr::{FRAME, SMALL_PAGE};
+use fermi_spec::bar::Bar;
 use fermi_spec::pte::Pte;
 use rand_chacha::ChaCha8Rng;
 
@@ -276,4 +277,44 @@ fn vm_whose_high_is_lowered_meanwhile_loses_and_gets_nothing_back() {
     let chunks = scene.chunks_of(A);
     assert!(chunks.is_out(goes) && chunks.is_out(comes));
     assert!(!chunks.is_moving(goes) && !chunks.is_moving(comes));
+}
+
+/// A window's store needs memory while the second half is under way, for which the VM's `max` has room.
+#[test]
+fn what_comes_in_an_exchange_counts_before_it_is_there() {
+    let (mut scene, goes, comes) = exchanging();
+    let max = scene.resident(A);
+    let quota = Quota {
+        max,
+        ..Quota::default()
+    };
+    scene.apply(Event::SetQuota { vm: A, quota });
+    scene.copies_end = false;
+    while !scene.is_moving() {
+        scene.pass(MS);
+    }
+    scene.end_copy();
+    scene.pass(2 * MS);
+    assert_eq!(scene.resident(A), max - CHUNK, "the first half is done");
+    let chunks = scene.chunks_of(A);
+    let unbacked = chunks
+        .all()
+        .find(|&chunk| *chunks.place(chunk) == ChunkPlace::Unbacked);
+    let unbacked = unbacked.expect("4 MiB are not mapped");
+    // Behind USERD.
+    scene.store(
+        A,
+        Bar::Bar1,
+        u64::from(unbacked.0 + 1) * CHUNK - SMALL_PAGE,
+        &[1; 4],
+    );
+    assert_eq!(
+        *scene.chunks_of(A).place(unbacked),
+        ChunkPlace::Spilled,
+        "{unbacked:?}"
+    );
+    scene.end_copy();
+    scene.pass(MS);
+    assert!(scene.chunks_of(A).is_out(goes) && scene.chunks_of(A).place(comes).is_in_vram());
+    assert_eq!(scene.resident(A), max);
 }
