@@ -13,11 +13,15 @@
 #[path = "pairs/mod.rs"]
 mod pairs;
 
+use std::fs::File;
+
 use anyhow::Result;
 use broker::VmStats;
 use integration::neighbour::Host;
 use pairs::{Mode, nanoseconds};
+use rustix::fs::{MemfdFlags, memfd_create};
 use vgpu::policy::PolicyName;
+use vm_memory::{Bytes as _, FileOffset, MmapRegion, VolatileMemory as _};
 
 /// Moves in each direction.
 const MOVES: usize = 200;
@@ -168,6 +172,10 @@ fn chunks(mode: Mode) -> Result<()> {
 fn large(mode: Mode) -> Result<()> {
     println!("memcpy of 256 MiB: {:.1} ms", memcpy(LARGE as usize) / 1e6);
     println!(
+        "the same between memory files: {:.1} ms",
+        between_files(LARGE as usize)? / 1e6
+    );
+    println!(
         "{:<22} {:>9} {:>9} {:>9} {:>9} {:>9}",
         "256 MiB, milliseconds", "copies", "pauses", "longest", "whole", "MiB/s"
     );
@@ -213,6 +221,25 @@ fn count(stats: &VmStats) -> u64 {
 fn median(values: &mut [u64]) -> u64 {
     values.sort_unstable();
     values[values.len() / 2]
+}
+
+/// The same between memory files as VRAM and images are, all of whose pages are there.
+fn between_files(bytes: usize) -> Result<f64> {
+    let [source, target] = [mapped(bytes)?, mapped(bytes)?];
+    let (source, target) = (source.as_volatile_slice(), target.as_volatile_slice());
+    let mut times: Vec<f64> = (0..16)
+        .map(|_| nanoseconds(|| source.copy_to_volatile_slice(target)))
+        .collect();
+    times.sort_by(f64::total_cmp);
+    Ok(times[times.len() / 2])
+}
+
+fn mapped(bytes: usize) -> Result<MmapRegion> {
+    let file = File::from(memfd_create("pause", MemfdFlags::CLOEXEC)?);
+    file.set_len(bytes as u64)?;
+    let region = MmapRegion::from_file(FileOffset::new(file, 0), bytes)?;
+    region.as_volatile_slice().write_slice(&vec![1; bytes], 0)?;
+    Ok(region)
 }
 
 /// Median time to copy so many bytes, in nanoseconds. The C library stores past the caches where it is worth while.
