@@ -177,7 +177,7 @@ impl Whereabouts<'_> {
 
 impl Placements for Whereabouts<'_> {
     fn vram(&self, at: GuestVramAddr) -> Placement {
-        self.own(self.chunks.locate(at))
+        self.own(self.chunks.locate_reached(at))
     }
 
     fn ram(&self, at: Gpa) -> Placement {

@@ -472,6 +472,15 @@ impl Chunks {
         }
     }
 
+    /// Where an entry may lead that names a byte. A sync that names a chunk without memory asks for it first: until then nothing leads there, not
+    /// even to its instance pages, of whose image nothing may be mapped.
+    pub(crate) fn locate_reached(&self, at: GuestVramAddr) -> Placement {
+        match self.of(at).map(|chunk| self.place(chunk)) {
+            Some(ChunkPlace::Unbacked) => Placement::Unbacked,
+            _ => self.locate(at),
+        }
+    }
+
     /// Number of the 128 KiB of a chunk in which a byte lies.
     fn frame_within(&self, chunk: ChunkNo, at: GuestVramAddr) -> u32 {
         ((at.0 - self.base(chunk).0) / FRAME) as u32
@@ -623,6 +632,20 @@ mod tests {
             chunks.data_runs(ChunkNo(0)),
             vec![(0, 0x5000), (0x6000, (2 << 20) - 0x6000)]
         );
+    }
+
+    #[test]
+    fn nothing_leads_to_an_instance_page_of_a_chunk_that_has_no_memory_yet() {
+        let mut chunks = chunks();
+        chunks.set_instance(GuestPage(5));
+        let at = GuestVramAddr(0x5010);
+        let in_image = Placement::Sysram(Iova((1 << 36) + 0x5010));
+        assert_eq!(
+            (chunks.locate(at), chunks.locate_reached(at)),
+            (in_image, Placement::Unbacked)
+        );
+        chunks.set_place(ChunkNo(0), ChunkPlace::Spilled);
+        assert_eq!(chunks.locate_reached(at), in_image);
     }
 
     #[test]
