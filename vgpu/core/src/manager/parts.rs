@@ -9,7 +9,8 @@
 //! * Each part is a move of its own, with its own pause, and its VM has its run time behind it. Its first 128 KiB go first; they come back
 //!   last. In between the chunk is [`ChunkPlace::Split`], and each entry of it leads where that page is.
 //! * It holds all of its frames until the end, and counts as VRAM of its VM. Policies see a chunk that moves.
-//! * What has begun is ended before anything else moves, but for pages of windows, and chunks of others while the VM may not move.
+//! * What has begun is ended before anything else moves, but for pages of windows, chunks of others while the VM may not move, and what somebody
+//!   demands: for that a chunk that leaves goes on without a rest, and one that comes waits.
 //! * A spill that the VM's quota does not allow any more goes back, which nothing can forbid: the frames are there.
 //! * An exchange goes on in the suspension of the last part of what leaves, with the first part of what comes.
 
@@ -132,12 +133,6 @@ impl Mover {
         )
     }
 
-    /// Those whose next part is to follow.
-    fn on_their_way(&self) -> impl Iterator<Item = &Begun> {
-        let all = self.begun.iter();
-        all.filter(|_| !planted::is(Fault::RestForgotten))
-    }
-
     fn of(&self, vm: VmId) -> impl Iterator<Item = &Begun> {
         self.begun.iter().filter(move |begun| begun.vm == vm)
     }
@@ -189,21 +184,30 @@ impl Running {
         })
     }
 
-    /// The chunk on its way whose VM may be stopped now.
-    fn next_begun(&self, now: Tick) -> Option<&Begun> {
+    /// Chunks on their way that may go on: while somebody demands memory those alone whose frames he could have.
+    fn on_their_way(&self) -> impl Iterator<Item = &Begun> {
+        let is_demanded = !self.demands.is_empty();
+        let frees = |begun: &Begun| begun.direction == Direction::Spill && begun.then.is_empty();
+        let all = self.mover.begun.iter();
+        all.filter(move |begun| (!is_demanded || frees(begun)) && !planted::is(Fault::RestForgotten))
+    }
+
+    /// The one of them that goes on now.
+    fn next_begun(&self, now: Tick) -> Option<Begun> {
         let limits = self.limits(now);
         let may_move = |begun: &&Begun| {
-            limits
-                .vms
-                .get(&begun.vm)
-                .is_some_and(|vgpu| limits.may_move(vgpu))
+            let vgpu = limits.vms.get(&begun.vm);
+            vgpu.is_some_and(|vgpu| limits.may_move(vgpu))
         };
-        self.mover.on_their_way().find(may_move)
+        let begun = self.on_their_way().find(may_move)?.clone();
+        let demanded = self.demands.iter().next();
+        let cause = demanded.map_or(begun.cause, |demand| MoveCause::Demand { of: demand.vm });
+        Some(Begun { cause, ..begun })
     }
 
     /// Starts the next part of a chunk that is on its way. `true`: something changed.
     pub(super) fn move_next_part(&mut self, cx: &mut Cx<'_>) -> bool {
-        let Some(begun) = self.next_begun(cx.now).cloned() else {
+        let Some(begun) = self.next_begun(cx.now) else {
             return false;
         };
         let Begun {
@@ -233,7 +237,7 @@ impl Running {
 
     /// When such a part may be moved, if nothing moves now.
     pub(super) fn next_part_at(&self) -> Option<Tick> {
-        let vms = self.mover.on_their_way().map(|begun| begun.vm);
+        let vms = self.on_their_way().map(|begun| begun.vm);
         let can_move = vms.filter(|&vm| self.mover.is_idle() && !self.mover.is_aside(vm));
         let vms = can_move
             .filter_map(|vm| self.vms.get(&vm))

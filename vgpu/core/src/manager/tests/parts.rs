@@ -259,3 +259,43 @@ fn parts_are_what_the_copy_budget_has_time_for() {
         assert_eq!(running.next_part(vgpu, Direction::Spill, &[there]), parts);
     }
 }
+
+/// It would wait for parts that bring it nothing, with rests between them.
+#[test]
+fn demand_of_another_vm_goes_before_the_rest_of_a_chunk_that_comes() {
+    let mut scene = Scene::with(config());
+    scene.attach(A, 64);
+    scene.bind(A, 54);
+    scene.run_channel(A);
+    set(
+        &mut scene,
+        Quota {
+            max: 50 * MIB,
+            ..Quota::default()
+        },
+    );
+    scene.pass(500 * MS);
+    assert_eq!(scene.resident(A), 50 * MIB);
+    scene.copies_end = false;
+    set(&mut scene, Quota::default());
+    scene.pass(50 * MS);
+    end_part(&mut scene);
+    let begun = split(&mut scene).expect("a part is back");
+    scene.attach(B, 32);
+    // More than is free.
+    let request = scene.bind(B, 8);
+    scene.copies_end = true;
+    scene.end_copy();
+    scene.take();
+    while scene.reply(request).is_none() {
+        scene.pass(MS);
+    }
+    let all = moved(&scene);
+    let back = all
+        .iter()
+        .filter(|(direction, ..)| *direction == Direction::Refill);
+    assert!(back.count() <= 1, "the part that was under way: {all:?}");
+    scene.pass(500 * MS);
+    assert_ne!(split(&mut scene), Some(begun), "it goes on behind that");
+    assert_eq!(split(&mut scene), None);
+}
