@@ -164,7 +164,8 @@ pub struct GpuConfig {
     /// Most time that the copy of one suspension is to take, nanoseconds, as far as it can be told before.
     #[serde(default = "copy_budget_ns")]
     pub copy_budget_ns: u64,
-    /// Least of a chunk that moves in a suspension of its own, bytes: one whose copy takes longer than that is moved part by part.
+    /// A chunk larger than `batch_bytes`, or whose copy would take longer than `copy_budget_ns`, is moved part by part. This is the least that a part
+    /// has, bytes.
     #[serde(default = "part_bytes")]
     pub part_bytes: u64,
     /// GPU time for which a channel may keep an engine while another VM waits for it, nanoseconds by the card's clock. A

@@ -165,15 +165,20 @@ fn vm_at_its_min_exchanges_too() {
     assert_eq!(scene.resident(A), min);
 }
 
-/// A first half is done, and the second one's copy does not end.
-fn half_done() -> (Scene, ChunkNo, ChunkNo) {
-    let (mut scene, goes, comes) = exchanging();
+/// The exchange begins, and its first half ends; later copies end when the test says so.
+fn end_first_half(scene: &mut Scene) {
     scene.copies_end = false;
     while !scene.is_moving() {
         scene.pass(MS);
     }
     scene.end_copy();
     scene.pass(2 * MS);
+}
+
+/// A first half is done, and the second one's copy does not end.
+fn half_done() -> (Scene, ChunkNo, ChunkNo) {
+    let (mut scene, goes, comes) = exchanging();
+    end_first_half(&mut scene);
     assert_eq!(moved(&scene), [(Direction::Spill, CHUNK, false)]);
     (scene, goes, comes)
 }
@@ -289,12 +294,7 @@ fn what_comes_in_an_exchange_counts_before_it_is_there() {
         ..Quota::default()
     };
     scene.apply(Event::SetQuota { vm: A, quota });
-    scene.copies_end = false;
-    while !scene.is_moving() {
-        scene.pass(MS);
-    }
-    scene.end_copy();
-    scene.pass(2 * MS);
+    end_first_half(&mut scene);
     assert_eq!(scene.resident(A), max - CHUNK, "the first half is done");
     let chunks = scene.chunks_of(A);
     let unbacked = chunks
