@@ -82,7 +82,7 @@ impl Broker {
         ensure!(
             status.success(),
             "vramd serve ended with {status}: {}",
-            self.process.errors()?.trim()
+            self.process.last_words()?
         );
         let log = self.process.errors()?;
         match log.lines().find(|line| is_complaint(line) && !is_expected(line)) {

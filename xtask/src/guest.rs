@@ -1,7 +1,7 @@
 //! A Linux guest on QEMU, driven over a serial line.
 //!
 //! The guest's first program takes one command a line from the second serial port and marks the end of each
-//! command's output (`host_env/guest_init.sh`). The kernel's console is the first serial port, which goes to a
+//! command's output (`host_env/take_commands.sh`). The kernel's console is the first serial port, which goes to a
 //! file. The processor is emulated, so that this runs where there is no KVM.
 //!
 //! A real host is driven in the same way, by a shell on this machine ([`Guest::here`]).
@@ -145,9 +145,8 @@ struct Machine {
     clock: Clock,
 }
 
-/// Takes commands as `host_env/guest_init.sh` does.
-const SHELL_HERE: &str = "echo \"@@ready\"; number=0; while IFS= read -r line; do eval \"$line\" </dev/null; status=$?; \
-                          number=$((number + 1)); printf '\\n@@status %d %d\\n' $number $status; done";
+/// What takes commands on this machine.
+const SHELL_HERE: &str = include_str!("host_env/take_commands.sh");
 
 impl Guest {
     /// Boots and waits for the guest's first program. Logs go to `folder`.
@@ -353,7 +352,7 @@ impl Guest {
             } else {
                 "the shell"
             },
-            self.process.errors()?.trim()
+            self.process.last_words()?
         );
         Ok(())
     }
@@ -481,6 +480,18 @@ mod tests {
         );
         assert_eq!(looks(&|_| at_level(3, 0x20_1234, 0)), None, "it is a program");
         assert_eq!(looks(&|_| "no instruction pointer".to_owned()), None);
+    }
+
+    #[test]
+    fn line_that_is_no_shell_ends_the_command_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut guest = Guest::here(folder.path()).unwrap();
+        for line in ["echo 'hello", "( echo", "echo $((1+))", ": </nowhere"] {
+            let output = guest.run(line, BOOT_PATIENCE).unwrap();
+            assert_ne!(output.status, 0, "{line:?}");
+        }
+        assert_eq!(guest.run("(exit 7)", BOOT_PATIENCE).unwrap().status, 7);
+        assert!(guest.run("echo two\necho lines", BOOT_PATIENCE).is_err());
     }
 
     #[test]

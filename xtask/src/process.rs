@@ -14,6 +14,8 @@ use rustix::process::{Pid, Signal, kill_process};
 
 /// Longest wait for anything that a process is to say or do.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+/// Lines of its standard error in the message of a failure.
+const LAST_LINES: usize = 15;
 /// Time between two looks for a state that is not signalled.
 const LOOK_PERIOD: Duration = Duration::from_millis(10);
 
@@ -83,7 +85,7 @@ impl Process {
             ended.is_none(),
             "{} ended with {ended:?}: {}",
             self.name,
-            self.errors()?.trim()
+            self.last_words()?
         );
         Ok(())
     }
@@ -104,7 +106,7 @@ impl Process {
             .into()),
             Err(RecvTimeoutError::Disconnected) => {
                 let status = self.wait()?;
-                bail!("{} ended with {status}: {}", self.name, self.errors()?.trim())
+                bail!("{} ended with {status}: {}", self.name, self.last_words()?)
             }
         }
     }
@@ -119,6 +121,18 @@ impl Process {
         let bytes =
             std::fs::read(&self.errors).with_context(|| format!("cannot read {}", self.errors.display()))?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    /// The end of what it has written to standard error, for a message.
+    pub(crate) fn last_words(&self) -> Result<String> {
+        let all = self.errors()?;
+        let lines: Vec<_> = all.trim().lines().collect();
+        let left_out = lines.len().saturating_sub(LAST_LINES);
+        let end = lines[left_out..].join("\n");
+        Ok(match left_out {
+            0 => end,
+            _ => format!("(behind {left_out} lines in {})\n{end}", self.errors.display()),
+        })
     }
 
     /// Waits for its end.
@@ -239,6 +253,18 @@ mod tests {
         assert_eq!(process.line().unwrap(), "one");
         let error = process.line().unwrap_err().to_string();
         assert!(error.contains("exit status: 3: why"), "{error}");
+    }
+
+    #[test]
+    fn last_words_are_the_end_of_what_was_said() {
+        let (folder, mut process) = shell("for i in $(seq 20); do echo line $i >&2; done; exit 3");
+        let error = process.line().unwrap_err().to_string();
+        let errors = folder.path().join("errors");
+        let expected = format!(
+            "exit status: 3: (behind 5 lines in {})\nline 6\n",
+            errors.display()
+        );
+        assert!(error.contains(&expected) && error.ends_with("line 20"), "{error}");
     }
 
     #[test]

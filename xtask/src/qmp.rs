@@ -38,7 +38,7 @@ impl Rendezvous {
         let stream = until("QEMU to connect", || match self.listener.accept() {
             Ok((stream, _)) => Ok(Some(stream)),
             Err(error) if error.kind() == ErrorKind::WouldBlock => match qemu.child.try_wait()? {
-                Some(status) => bail!("QEMU ended with {status}: {}", qemu.errors()?.trim()),
+                Some(status) => bail!("QEMU ended with {status}: {}", qemu.last_words()?),
                 None => Ok(None),
             },
             Err(error) => Err(error).context("cannot accept QEMU's connection"),

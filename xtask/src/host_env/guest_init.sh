@@ -1,5 +1,5 @@
 #!/bin/sh
-# The first program of a guest: takes commands, one a line, from the second serial port, and says how each ended.
+# The first program of a guest: takes commands from the second serial port, as take_commands.sh does, which comes behind this.
 # The first serial port is the kernel's console.
 export PATH=/bin
 /bin/busybox --install -s /bin
@@ -36,14 +36,3 @@ in_mesa() {
     fi
     chroot /mesa "$@"
 }
-
-echo "@@ready"
-number=0
-while IFS= read -r line; do
-    eval "$line" </dev/null
-    status=$?
-    number=$((number + 1))
-    # What a command wrote need not have ended its last line.
-    printf '\n@@status %d %d\n' $number $status
-done
-poweroff -f

@@ -16,14 +16,18 @@ use super::pins::Pin;
 /// Version of the layout: grows when the contents of an entry are arranged in another way.
 const LAYOUT: u32 = 1;
 /// The first program of a guest: a shell that takes commands from the second serial port.
-const INIT: &str = include_str!("guest_init.sh");
+const INIT: &str = concat!(
+    include_str!("guest_init.sh"),
+    include_str!("take_commands.sh"),
+    "poweroff -f\n"
+);
 /// The first program of a guest within a guest.
 const INNER_INIT: &str = include_str!("inner_init.sh");
 /// The first program of a guest whose boot is timed.
 const MARKING_INIT: &str = include_str!("marking_init.sh");
 /// The first program of a Debian host, and the one that takes commands there.
 const HOST_INIT: &str = include_str!("host_init.sh");
-const HOST_SHELL: &str = include_str!("host_shell.sh");
+const HOST_SHELL: &str = concat!(include_str!("host_shell.sh"), include_str!("take_commands.sh"));
 /// What a Debian host finds of ours.
 pub(crate) const PAYLOAD: &str = "run/payload";
 const HOST_FOLDERS: [&str; 8] = ["bin", "dev", "modules", "proc", "run", PAYLOAD, "sys", "sysroot"];

@@ -74,7 +74,7 @@ impl Prometheus {
         let mut process = Process::start("prometheus", command, folder.join("prometheus.log"))?;
         until("Prometheus to be ready", || {
             if let Some(status) = process.child.try_wait()? {
-                anyhow::bail!("prometheus ended with {status}: {}", process.errors()?.trim());
+                anyhow::bail!("prometheus ended with {status}: {}", process.last_words()?);
             }
             Ok(get(address, "/-/ready").ok().map(drop))
         })?;
