@@ -225,14 +225,11 @@ impl Card {
 
     /// A poll ended.
     pub(crate) fn poll_done(&mut self, token: Token, met: bool) -> PollEnd {
-        [
-            &mut self.lanes.flush,
-            &mut self.lanes.fifo,
-            &mut self.lanes.runlist,
-        ]
-        .into_iter()
-        .find(|lane| lane.waits_for(token))
-        .map_or(PollEnd::GoesOn, |lane| lane.poll_done(met))
+        let lanes = &mut self.lanes;
+        [&mut lanes.flush, &mut lanes.fifo, &mut lanes.runlist]
+            .into_iter()
+            .find(|lane| lane.waits_for(token))
+            .map_or(PollEnd::GoesOn, |lane| lane.poll_done(met))
     }
 
     /// Drops translations of one directory, or of all.
@@ -314,6 +311,12 @@ impl Card {
             Some(waiting) => *waiting = gp_put,
             None => actions.push(doorbell(channel, gp_put)),
         }
+    }
+
+    /// Channels whose doorbells wait in the lane, with their VMs.
+    pub(crate) fn doorbells_to_come(&self) -> impl Iterator<Item = (VmId, u8)> {
+        let waiting = self.lanes.doorbells.keys();
+        waiting.filter_map(|channel| self.owner_of(channel.0))
     }
 
     /// Makes a channel known to PFIFO and lets it run once it is on the runlist. Its USERD begins with `shown`, and is zero behind it.

@@ -125,6 +125,7 @@ impl Running {
         if !self.volatile.activity.is_empty() {
             return;
         }
+        self.note_doorbells_to_come(cx.now);
         let before = Tick(cx.now.0.saturating_sub(self.config.refill_period_ns));
         // One that rests may lend to another.
         let is_short = self.vms.values().any(|vgpu| vgpu.chunks.spilled() > 0);
@@ -142,6 +143,16 @@ impl Running {
                     offset: PfifoReg::ChannelState(physical.0.into()).offset().into(),
                     bytes: 4,
                 });
+            }
+        }
+    }
+
+    /// The card is to be asked after channels now. Those whose doorbells wait in a lane have work, whatever it says: it has not seen them.
+    pub(super) fn note_doorbells_to_come(&mut self, now: Tick) {
+        for (vm, v) in self.card.doorbells_to_come() {
+            let vgpu = self.vms.get_mut(&vm);
+            if let Some(channel) = vgpu.and_then(|vgpu| vgpu.channels.get_mut(&v)) {
+                channel.rung_at = now;
             }
         }
     }

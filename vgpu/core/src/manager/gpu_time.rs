@@ -219,6 +219,7 @@ impl Running {
     }
 
     fn ask_who_wants(&mut self, cx: &mut Cx<'_>) {
+        self.note_doorbells_to_come(cx.now);
         let mut asked: Vec<Question> = (0..DRIVEN.len()).map(Question::Engine).collect();
         let first = self.volatile.gpu_time.looks as usize;
         for vgpu in self.vms.values_mut() {

@@ -316,6 +316,7 @@ impl Running {
         let all: Vec<PhysChannel> = all.map(|channel| channel.physical).collect();
         vgpu.park_at = cx.now.after(ASK_NS);
         vgpu.share.charge(all.len() as u64 * CHANNEL_ASKED);
+        self.note_doorbells_to_come(cx.now);
         for physical in all {
             let token = self.card.tokens.next();
             self.volatile.parking.states.insert(token, (vm, physical, cx.now));

@@ -5,6 +5,7 @@ use fermi_spec::regs::{Bar0Reg, PfifoReg, pfifo::ChannelState};
 use super::scene::{MIB, MS, Scene};
 use crate::config::{GpuConfig, Hold, Quota};
 use crate::event::{Action, Event, Tick, VmId};
+use crate::host::Job;
 
 const A: VmId = VmId(0);
 const B: VmId = VmId(1);
@@ -81,6 +82,23 @@ fn answer_from_before_a_doorbell_ends_no_work() {
             "{asked_at:?}"
         );
     }
+}
+
+/// The card says that the channel has nothing to do, and has not seen its doorbell, which waits behind a preempt.
+#[test]
+fn answer_without_a_doorbell_that_waits_in_a_lane_ends_no_work() {
+    let has_work = |scene: &mut Scene| scene.running().vms[&A].channels[&0].has_work;
+    let mut scene = rung();
+    let preempt = Bar0Reg::from(PfifoReg::Preempt);
+    scene.held.insert(preempt);
+    let physical = scene.running().vms[&A].channels[&0].physical;
+    scene.running().card.preempt(physical, 1_000 * MS, Job::Nothing);
+    scene.running().card.ring_later(physical, 1);
+    scene.pass(300 * MS);
+    assert!(has_work(&mut scene));
+    scene.end_polls(preempt, true);
+    scene.pass(300 * MS);
+    assert!(!has_work(&mut scene));
 }
 
 /// With enough VRAM there is nothing to choose among, and no load for it.
