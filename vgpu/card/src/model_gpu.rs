@@ -219,7 +219,7 @@ impl HostGpu for ModelGpu {
 
     fn unmap_dma(&mut self, iova: Iova, bytes: u64) -> Result<(), HostGpuError> {
         self.hold();
-        // The card is locked (rule 4 of `running`).
+        // The card is locked (rule 5 of `running`).
         let maps = self.maps.clone();
         self.card.access(|_, _| maps.remove(iova, bytes))?
     }

@@ -13,20 +13,23 @@
 //!    does not lock again before `waiting` is zero or `GIVE_WAY_MAX` is over: a mutex of the standard
 //!    library is not fair. A thread with several accesses to make stays in `waiting` between them ([`Hold`]):
 //!    otherwise each would wait for a slice, which beside a grid is up to 100 µs.
-//! 3. `sleep` says how the stepping thread sleeps; it changes under the lock only. An access that leaves the card with
+//! 3. A thread that wants the card does not spin on the processor that the stepping thread was on last: while it spins, that
+//!    one does not run, and does not unlock.
+//! 4. `sleep` says how the stepping thread sleeps; it changes under the lock only. An access that leaves the card with
 //!    more to do than the sleeper expects wakes it before it unlocks.
-//! 4. A frame changes its owner, and a DMA map goes, under the lock: no engine is half way through a copy then.
+//! 5. A frame changes its owner, and a DMA map goes, under the lock: no engine is half way through a copy then.
 //!
 //! The card's time while it rests is the host's: an access first tells the card what time it is. While it works it is what the timing of its
 //! work says, which may be ahead of the host's or behind; one that is *paced* waits until it is not ahead.
 
 use std::io;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, LockResult, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use fermi_model::{Counters, FermiModel, Stepped};
+use nix::sched::sched_getcpu;
 use vfio_user_server::threads::{self, ThreadKind};
 
 /// Work between two looks at `waiting`: about one piece of a copy, some 20 µs.
@@ -35,6 +38,8 @@ const SLICE: u32 = 16;
 const GIVE_WAY_MAX: Duration = Duration::from_micros(200);
 /// Turns of trying before an access sleeps on the lock: waking up costs more than most slices last.
 const LOCK_TRIES: u32 = 2000;
+/// Turns between two looks at where the stepping thread was: either thread may be moved.
+const PLACE_TURNS: u32 = 32;
 /// A paced card that is further ahead of the host's clock than so sleeps, for what is beyond it: a sleep ends late by about as much.
 const PACE_SLEEP: Duration = Duration::from_micros(150);
 /// Time between two looks at semaphores that the card waits for.
@@ -101,6 +106,8 @@ struct Shared<F> {
     state: Mutex<Locked<F>>,
     woken: Condvar,
     waiting: AtomicU32,
+    /// Processor that the stepping thread was on when it looked last.
+    stepping_on: AtomicUsize,
     start: Instant,
     is_paced: bool,
 }
@@ -129,14 +136,21 @@ impl<F: Follower> Shared<F> {
     }
 
     fn lock_spinning(&self) -> Result<MutexGuard<'_, Locked<F>>, CardLost> {
-        for _ in 0..LOCK_TRIES {
+        for turn in 0..LOCK_TRIES {
             match self.state.try_lock() {
                 Ok(state) => return Ok(state),
                 Err(TryLockError::Poisoned(_)) => return Err(CardLost),
+                Err(TryLockError::WouldBlock) if turn % PLACE_TURNS == 0 && self.is_stepping_here() => break,
                 Err(TryLockError::WouldBlock) => std::hint::spin_loop(),
             }
         }
         self.state.lock().map_err(|_| CardLost)
+    }
+
+    /// Whether the stepping thread was on this thread's processor when it looked last.
+    fn is_stepping_here(&self) -> bool {
+        let there = self.stepping_on.load(Ordering::Relaxed);
+        sched_getcpu().is_ok_and(|here| here == there)
     }
 
     /// Performs one access, and its immediate consequences.
@@ -170,6 +184,8 @@ impl<F: Follower> Shared<F> {
         // A paced card waits between any two events.
         let work = if self.is_paced { 1 } else { SLICE };
         while !guard.is_stopping {
+            self.stepping_on
+                .store(sched_getcpu().unwrap_or(usize::MAX), Ordering::Relaxed);
             let state = &mut *guard;
             let ahead = self.ahead(state);
             let stepped = match ahead.is_zero() {
@@ -269,6 +285,7 @@ impl<F: Follower> RunningCard<F> {
             state: Mutex::new(state),
             woken: Condvar::new(),
             waiting: AtomicU32::new(0),
+            stepping_on: AtomicUsize::new(usize::MAX),
             start: Instant::now(),
             is_paced,
         });

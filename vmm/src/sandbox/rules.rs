@@ -129,6 +129,8 @@ fn common() -> Rules {
             libc::SYS_exit,
             libc::SYS_exit_group,
             libc::SYS_futex,
+            // Where the kernel maps no vDSO.
+            libc::SYS_getcpu,
             libc::SYS_getpid,
             // Keys of hash maps.
             libc::SYS_getrandom,
