@@ -200,8 +200,12 @@ impl Running {
             vgpu.is_some_and(|vgpu| limits.may_move(vgpu))
         };
         let begun = self.on_their_way().find(may_move)?.clone();
-        let demanded = self.demands.iter().next();
-        let cause = demanded.map_or(begun.cause, |demand| MoveCause::Demand { of: demand.vm });
+        let cause = match (begun.cause, self.demands.iter().next()) {
+            // For these more may leave than for a demand.
+            (cause @ (MoveCause::Idle { .. } | MoveCause::Shown), _) => cause,
+            (_, Some(demand)) => MoveCause::Demand { of: demand.vm },
+            (cause, None) => cause,
+        };
         Some(Begun { cause, ..begun })
     }
 

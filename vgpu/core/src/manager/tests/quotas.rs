@@ -318,6 +318,39 @@ fn demand_at_max_takes_the_vms_idle_memory_first() {
     assert_eq!(scene.notices().filter(|notice| in_host_ram(notice)).count(), 2);
 }
 
+/// What has begun to go by one rule is not brought back by another one.
+#[test]
+fn idle_memory_goes_in_parts_for_what_its_own_vm_demands_at_its_min() {
+    let mut scene = Scene::with(GpuConfig {
+        frames_arrive_zeroed: true,
+        batch_bytes: MIB / 2,
+        part_bytes: MIB / 2,
+        ..GpuConfig::default()
+    });
+    scene.attach(A, 32);
+    let quota = Quota {
+        max: 8 * MIB,
+        ..promise(8 * MIB)
+    };
+    assert_eq!(set(&mut scene, A, quota), None);
+    scene.bind(A, 8);
+    show(&mut scene, A, 0..0, 8);
+    scene.take();
+    show(&mut scene, A, 8..16, 16);
+    scene.pass(100 * MS);
+    assert_eq!(
+        (data_in_vram(&mut scene, A, 8..16), scene.resident(A)),
+        (8, 8 * MIB)
+    );
+    let moves = scene.notices().filter_map(|notice| match notice {
+        Notice::Moved { direction, bytes, .. } => Some((*direction, *bytes)),
+        _ => None,
+    });
+    let moves: Vec<_> = moves.collect();
+    let goes = [(Direction::Spill, MIB / 2); 16];
+    assert!(moves.starts_with(&goes), "{moves:?}");
+}
+
 #[test]
 fn what_a_sync_makes_idle_is_exchanged_by_the_next_pass() {
     let mut scene = Scene::up();
