@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::thread::JoinHandle;
 
-use event_manager::{EventManager, EventOps, Events, MutEventSubscriber, SubscriberOps};
+use event_manager::{EventManager, EventOps, Events, MutEventSubscriber, SubscriberOps as _};
 use vfio_user_server::threads::{self, ThreadKind};
 use vgpu::Event;
 use vmm_sys_util::epoll::EventSet;
@@ -39,6 +39,8 @@ struct Polled {
     client: Option<(RawFd, EventSet)>,
     events: [Option<(RawFd, EventSet)>; Tells::ALL.len()],
     is_listener_lost: bool,
+    /// Something has happened since it was settled last. Others cost an event next to nothing, however many they are.
+    is_touched: bool,
 }
 
 /// The state of the polling thread.
@@ -75,6 +77,13 @@ impl EventLoop {
     }
 
     fn dispatch(&mut self, events: Events, ops: &mut EventOps<'_>) {
+        if let Some(data) = events.data().checked_sub(SEATS) {
+            return self.dispatch_seat(data, events.event_set());
+        }
+        self.seats
+            .iter_mut()
+            .flatten()
+            .for_each(|polled| polled.is_touched = true);
         match events.data() {
             // The counter only says that there is something to look at.
             WAKE => {
@@ -105,8 +114,7 @@ impl EventLoop {
                     performer.expel_torn();
                 }
             }
-            HANGUP => self.hung_up(ops),
-            data => self.dispatch_seat(data - SEATS, events.event_set()),
+            _ => self.hung_up(ops),
         }
     }
 
@@ -125,6 +133,7 @@ impl EventLoop {
         let Some(Some(polled)) = self.seats.get_mut((data / OF_A_SEAT) as usize) else {
             return;
         };
+        polled.is_touched = true;
         match data % OF_A_SEAT {
             0 => polled.is_listener_lost |= !polled.seat.listener_ready(),
             1 => polled.seat.client_ready(events),
@@ -197,8 +206,12 @@ impl EventLoop {
     /// Passes on the news, and polls for the events that are wanted now.
     fn settle(&mut self, ops: &mut EventOps<'_>) {
         loop {
-            let seats = self.seats.iter_mut().flatten();
-            seats.for_each(|polled| polled.seat.settle());
+            for polled in self.seats.iter_mut().flatten() {
+                polled.is_touched |= polled.seat.has_news();
+                if polled.is_touched {
+                    polled.seat.settle();
+                }
+            }
             self.shared.wake.set_awake(false);
             if !self.seats.iter().flatten().any(|polled| polled.seat.has_news()) {
                 break;
@@ -207,7 +220,10 @@ impl EventLoop {
         }
         let is_open = self.shared.is_open.load(SeqCst);
         for (index, place) in self.seats.iter_mut().enumerate() {
-            let Some(polled) = place else { continue };
+            let Some(polled) = place.as_mut().filter(|polled| polled.is_touched) else {
+                continue;
+            };
+            polled.is_touched = false;
             if let Err(error) = polled.poll(SEATS + OF_A_SEAT * index as u32, is_open, ops) {
                 log::error!("cannot poll a socket: {error}");
             }
@@ -216,11 +232,6 @@ impl EventLoop {
                 *place = None;
             }
         }
-    }
-
-    /// Whether there is nothing more to do.
-    fn is_over(&self) -> bool {
-        self.shared.is_stopping.load(SeqCst) || self.shared.status.ended().is_some()
     }
 }
 
@@ -232,6 +243,7 @@ impl Polled {
             client: None,
             events: Default::default(),
             is_listener_lost: false,
+            is_touched: true,
         }
     }
 
@@ -323,15 +335,10 @@ impl Drop for EndOnPanic {
 pub(crate) fn spawn(event_loop: EventLoop) -> Result<JoinHandle<()>, StartError> {
     let shared = event_loop.shared.clone();
     let mut manager = EventManager::new()?;
-    let id = manager.add_subscriber(event_loop);
+    manager.add_subscriber(event_loop);
     let run = move || {
         let _end = EndOnPanic(shared.clone());
-        let is_over = |manager: &mut EventManager<EventLoop>| {
-            manager
-                .subscriber_mut(id)
-                .map_or(true, |event_loop| event_loop.is_over())
-        };
-        while !is_over(&mut manager) {
+        while !shared.is_stopping.load(SeqCst) && !shared.status.has_ended() {
             if let Err(error) = manager.run() {
                 log::error!("the event loop failed: {error}");
                 if let Ok(mut performer) = shared.lock() {

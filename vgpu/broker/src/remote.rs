@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use vgpu::{Denial, InterruptKind, Reply, RequestId};
 use vmm_sys_util::eventfd::EventFd;
@@ -63,6 +63,8 @@ pub(crate) enum Told {
 #[derive(Debug)]
 pub(crate) struct RemotePort {
     outbox: Mutex<VecDeque<Told>>,
+    /// Whether something is in it. Changed under its lock.
+    has_news: AtomicBool,
     waker: Arc<Waker>,
     signaller: Arc<Signaller>,
 }
@@ -71,31 +73,37 @@ impl RemotePort {
     pub(crate) fn new(waker: Arc<Waker>, signaller: Arc<Signaller>) -> Self {
         Self {
             outbox: Mutex::new(VecDeque::new()),
+            has_news: AtomicBool::new(false),
             waker,
             signaller,
         }
     }
 
-    /// Takes the oldest message.
-    pub(crate) fn take(&self) -> Option<Told> {
-        self.outbox
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .pop_front()
+    fn outbox(&self) -> MutexGuard<'_, VecDeque<Told>> {
+        self.outbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.outbox
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .is_empty()
+    /// Takes the oldest message.
+    pub(crate) fn take(&self) -> Option<Told> {
+        if !self.has_news() {
+            return None;
+        }
+        let mut outbox = self.outbox();
+        let told = outbox.pop_front();
+        self.has_news.store(!outbox.is_empty(), SeqCst);
+        told
+    }
+
+    /// Whether there is a message.
+    pub(crate) fn has_news(&self) -> bool {
+        self.has_news.load(SeqCst)
     }
 
     fn tell(&self, told: Told) {
-        self.outbox
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push_back(told);
+        let mut outbox = self.outbox();
+        outbox.push_back(told);
+        self.has_news.store(true, SeqCst);
+        drop(outbox);
         self.waker.wake_if_asleep();
     }
 }

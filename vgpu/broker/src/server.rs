@@ -110,7 +110,7 @@ impl Seat {
 
     /// Whether there is news that [`Seat::settle`] has not seen.
     pub(crate) fn has_news(&self) -> bool {
-        self.port.as_ref().is_some_and(|port| !port.is_empty())
+        self.port.as_ref().is_some_and(|port| port.has_news())
     }
 
     /// Accepts a new client. `false` if the socket is of no more use.
@@ -258,7 +258,8 @@ impl Seat {
         if self.listener.reaper().busy_for() > Some(REAPING_LONG) {
             let count = self.listener.reaper().waiting();
             self.warn(&format!(
-                "{count} descriptors or maps of a client are not gone after {} s, and no next client is let in before:                  a file that it sent does not close",
+                "{count} descriptors or maps of a client are not gone after {} s, and no next client is let in before: \
+                 a file that it sent does not close",
                 REAPING_LONG.as_secs()
             ));
         }

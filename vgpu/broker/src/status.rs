@@ -44,6 +44,10 @@ impl Status {
         self.changed.notify_all();
     }
 
+    pub(crate) fn has_ended(&self) -> bool {
+        self.lock().ended.is_some()
+    }
+
     pub(crate) fn ended(&self) -> Option<Ended> {
         self.lock().ended.clone()
     }
