@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use integration::neighbour::attacks::{AT_LENDERS, AT_LOOKS, ATTACKS, Attack};
+use integration::neighbour::attacks::{AT_LENDERS, AT_LOOKS, AT_PARTS, ATTACKS, Attack};
 use integration::neighbour::{Host, Measured};
 use vgpu::policy::PolicyName;
 
@@ -55,6 +55,9 @@ fn main() -> Result<()> {
     }
     println!("VMs that lend:");
     failures.extend(measure(&Host::lending()?, AT_LENDERS.iter().filter(is_wanted))?);
+    println!("the same, with chunks that move in parts:");
+    let in_parts = AT_LENDERS.iter().chain(&AT_PARTS);
+    failures.extend(measure(&Host::lending_in_parts()?, in_parts.filter(is_wanted))?);
     ensure!(
         failures.is_empty(),
         "a neighbour gets too little beside: {}",

@@ -43,6 +43,8 @@ const LITTLE: u64 = 4 * MIB;
 /// A card on which two VMs do not fit that use all they have, and what each of them has. The broker keeps some 8 MiB.
 const SHORT_VRAM: u64 = 64 * MIB;
 const LARGE_VRAM: u64 = 48 * MIB;
+/// A chunk that takes longer to move than a suspension may: a VM's VRAM there is three of them.
+pub const LARGE_CHUNK: u64 = 16 * MIB;
 /// Rest after which a VM on it lends.
 const LENDS_AFTER_NS: u64 = 20_000_000;
 /// RAM that a VM may map: an attack wants a GiB of it.
@@ -105,8 +107,9 @@ struct Shape {
     /// Bytes of VRAM of the card and of each VM.
     vram_bytes: u64,
     guest_vram: u64,
-    /// Bytes of a chunk, and the least of one that moves alone.
+    /// Bytes of a chunk, the most that one suspension moves, and the least of a chunk that moves alone.
     chunk_bytes: u64,
+    batch_bytes: u64,
     part_bytes: u64,
     policy: PolicyName,
     /// Quota of those that are not the victim.
@@ -121,11 +124,24 @@ impl Default for Shape {
             vram_bytes: CARD_VRAM,
             guest_vram: GUEST_VRAM,
             chunk_bytes: 2 * MIB,
+            batch_bytes: GpuConfig::default().batch_bytes,
             part_bytes: GpuConfig::default().part_bytes,
             policy: PolicyName::default(),
             others: Quota::default(),
             lends_after_ns: GpuConfig::default().lends_after_ns,
             victim: victim::run::<8, 1>,
+        }
+    }
+}
+
+impl Shape {
+    fn lending() -> Self {
+        Self {
+            vram_bytes: SHORT_VRAM,
+            guest_vram: LARGE_VRAM,
+            lends_after_ns: LENDS_AFTER_NS,
+            victim: victim::run::<40, 40>,
+            ..Self::default()
         }
     }
 }
@@ -186,12 +202,19 @@ impl Host {
     /// # Errors
     /// The broker does not start.
     pub fn lending() -> Result<Self> {
+        Self::shaped(Shape::lending())
+    }
+
+    /// The same with chunks of which each goes and comes in parts.
+    ///
+    /// # Errors
+    /// The broker does not start.
+    pub fn lending_in_parts() -> Result<Self> {
         Self::shaped(Shape {
-            vram_bytes: SHORT_VRAM,
-            guest_vram: LARGE_VRAM,
-            lends_after_ns: LENDS_AFTER_NS,
-            victim: victim::run::<40, 40>,
-            ..Shape::default()
+            chunk_bytes: LARGE_CHUNK,
+            // However fast this host copies.
+            batch_bytes: GpuConfig::default().part_bytes,
+            ..Shape::lending()
         })
     }
 
@@ -200,6 +223,7 @@ impl Host {
             vram_bytes,
             guest_vram,
             chunk_bytes,
+            batch_bytes,
             part_bytes,
             policy,
             others,
@@ -233,6 +257,7 @@ impl Host {
                 watchdog_ns: WATCHDOG_NS,
                 policy,
                 lends_after_ns,
+                batch_bytes,
                 part_bytes,
                 ..GpuConfig::default()
             },

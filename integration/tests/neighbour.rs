@@ -1,8 +1,10 @@
 //! A verifying VM gets on beside each attack, and what it finds is right. How fast is measured by the bench of that name.
 
 use anyhow::{Context as _, Result};
-use integration::neighbour::Host;
-use integration::neighbour::attacks::{AT_LENDERS, AT_LENDERS_OF_SLOW_HOSTS, AT_LOOKS, ATTACKS, Attack};
+use integration::neighbour::attacks::{
+    AT_LENDERS, AT_LENDERS_OF_SLOW_HOSTS, AT_LOOKS, AT_PARTS, ATTACKS, Attack,
+};
+use integration::neighbour::{Host, LARGE_CHUNK};
 use vgpu::policy::PolicyName;
 
 /// Blocks that the victim has to do beside an attack.
@@ -35,6 +37,29 @@ fn neighbour_gets_on_beside_launches_that_are_dear_to_look_at() {
     for policy in [PolicyName::Gdm, PolicyName::GdmAlways, PolicyName::Adaptive] {
         get_on_beside(&Host::looking(policy).unwrap(), &AT_LOOKS).unwrap();
     }
+}
+
+/// Each chunk goes and comes in parts, and what the other VM ends with is met by one that is on its way.
+#[test]
+fn neighbour_gets_on_beside_vms_that_end_while_chunks_are_on_their_way() {
+    let host = Host::lending_in_parts().unwrap();
+    let (mut moved, mut pauses) = (0, 0);
+    for attack in AT_LENDERS.iter().chain(&AT_PARTS) {
+        let mut victim = host.victim();
+        victim.wait_for(1).unwrap();
+        let mut attacker = host.attacker(attack);
+        attacker.wait_for(1).unwrap();
+        let outcome = victim.wait_for(BLOCKS);
+        let stats = host.stats().unwrap();
+        (moved, pauses) = (moved + stats.copied_bytes, pauses + stats.pauses.count);
+        let outcome = outcome.and_then(|()| victim.end());
+        outcome.unwrap_or_else(|error| panic!("beside {}: {error:#}", attack.name));
+        attacker.end().unwrap();
+    }
+    assert!(
+        moved > 0 && moved < pauses * LARGE_CHUNK / 2,
+        "{moved} bytes were copied in {pauses} pauses"
+    );
 }
 
 /// Memory comes to the victim with each rest of the other's, and goes with its next doorbell; with rests that are too short none does.

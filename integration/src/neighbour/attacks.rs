@@ -39,6 +39,8 @@ const LENT_BYTES: u64 = 40 << 20;
 const LENDING_RESTS: u32 = 2000;
 const LONG_RESTS: u32 = 32_000;
 const SHORT_RESTS: u32 = 160;
+/// By how many rests one that ends with something else is longer than the one before.
+const STEP_OF_RESTS: usize = 37;
 /// A table of small pages in guest RAM, and how many entries name it.
 const TABLES_GPA: u64 = 14 << 20;
 const TABLES: u64 = 64;
@@ -92,6 +94,14 @@ pub const AT_LOOKS: [Attack; 1] = [attack("launches that are dear to look at", d
 pub const AT_LENDERS: [Attack; 2] = [
     attack("rests that lend, and doorbells", rests),
     attack("doorbells soon enough to lend never", never_rests),
+];
+
+/// What is tried besides at such a broker whose chunks move in parts ([`Host::lending_in_parts`](super::Host::lending_in_parts)): the
+/// VM, its device or its windows go while a chunk is on its way.
+pub const AT_PARTS: [Attack; 3] = [
+    attack("rests that lend, and resets", rests_and_resets),
+    attack("rests that lend, and hang-ups", rests_and_hang_ups),
+    attack("rests that lend, and windows", rests_and_windows),
 ];
 
 /// The first of them where copies are dear.
@@ -380,16 +390,83 @@ fn never_rests(place: &Place) -> Result<()> {
 }
 
 fn work_and_rest(bus: &mut SimBus, place: &Place, rests: u32) {
-    let mut rig = Rig::start(bus, LENT_BYTES);
-    rig.open(bus, 1);
-    rig.fill(bus, 1, 1, LENT_BYTES);
+    let mut rig = lender(bus);
     while !place.is_over() {
         rig.copies(bus, 1);
         place.meter.count_block();
-        (0..rests)
-            .take_while(|_| !place.is_over())
-            .for_each(|_| bus.relax());
+        idle(bus, place, rests);
     }
+}
+
+/// A guest with much in its VRAM and one channel.
+fn lender(bus: &mut SimBus) -> Rig {
+    let mut rig = Rig::start(bus, LENT_BYTES);
+    rig.open(bus, 1);
+    rig.fill(bus, 1, 1, LENT_BYTES);
+    rig
+}
+
+fn idle(bus: &mut SimBus, place: &Place, rests: u32) {
+    (0..rests)
+        .take_while(|_| !place.is_over())
+        .for_each(|_| bus.relax());
+}
+
+/// Its memory is on its way to somebody or back when its device is reset, each time after a rest of another length.
+fn rests_and_resets(place: &Place) -> Result<()> {
+    as_guest(place, Bar1::ByMessages, |bus, place| {
+        for rests in rests_of_all_lengths() {
+            if place.is_over() {
+                break;
+            }
+            let mut rig = lender(bus);
+            idle(bus, place, LENDING_RESTS);
+            rig.copies(bus, 1);
+            idle(bus, place, rests);
+            place.meter.count_block();
+            bus.machine(Request::Reset);
+        }
+    })
+}
+
+/// The same, and its VMM hangs up.
+fn rests_and_hang_ups(place: &Place) -> Result<()> {
+    let mut lengths = rests_of_all_lengths();
+    again(place, || {
+        let (its_own, rests) = (place.clone(), lengths.next().unwrap_or(0));
+        live::run(place, Bar1::ByMessages, move |bus| {
+            let mut rig = lender(bus);
+            idle(bus, &its_own, LENDING_RESTS);
+            rig.copies(bus, 1);
+            idle(bus, &its_own, rests);
+            its_own.meter.count_block();
+            Ok(())
+        })
+    })
+}
+
+/// From none to those that lend, by a few more each time.
+fn rests_of_all_lengths() -> impl Iterator<Item = u32> {
+    (0..LENDING_RESTS).step_by(STEP_OF_RESTS).cycle()
+}
+
+/// Its windows change all that they show between rests: pages of chunks that are on their way become tables, and tables data.
+fn rests_and_windows(place: &Place) -> Result<()> {
+    as_guest(place, Bar1::ByMessages, |bus, place| {
+        let mut rig = lender(bus);
+        let blocks = two_views(bus);
+        for rests in rests_of_all_lengths() {
+            if place.is_over() {
+                break;
+            }
+            rig.copies(bus, 1);
+            for block in blocks {
+                show(bus, block);
+                idle(bus, place, rests / 2);
+            }
+            place.meter.count_block();
+        }
+    })
 }
 
 fn resets(place: &Place) -> Result<()> {
@@ -483,6 +560,20 @@ fn change_views(bus: &mut SimBus, place: &Place) {
     let mut rig = started(bus, 1);
     // They have memory then.
     rig.fill(bus, 1, 3, DATA_BYTES);
+    let blocks = two_views(bus);
+    while !place.is_over() {
+        blocks.into_iter().for_each(|block| show(bus, block));
+        place.meter.count_block();
+    }
+}
+
+fn show(bus: &mut SimBus, block: WindowBlock) {
+    rig::write(bus, PbusReg::Bar3Block, block.into_bits());
+    bus.read(Bar::Bar3, 8, 4);
+}
+
+/// Makes two views of BAR3 that have no page in common.
+fn two_views(bus: &mut SimBus) -> [WindowBlock; 2] {
     for (number, view) in (0..).zip(VIEWS) {
         let (directory, table) = (view + 0x1000, view + 0x2000);
         for (at, word) in [(0, directory as u32), (4, 0), (8, u32::MAX), (12, 0)] {
@@ -494,16 +585,9 @@ fn change_views(bus: &mut SimBus, place: &Place) {
             rig::put64(bus, table + (2 * page) * 8, rig::vram_pte(shown).into_bits());
         }
     }
-    let blocks = VIEWS.map(|view| {
+    VIEWS.map(|view| {
         WindowBlock::new()
             .with_frame((view >> 12) as u32)
             .with_enable(true)
-    });
-    while !place.is_over() {
-        for block in blocks {
-            rig::write(bus, PbusReg::Bar3Block, block.into_bits());
-            bus.read(Bar::Bar3, 8, 4);
-        }
-        place.meter.count_block();
-    }
+    })
 }
