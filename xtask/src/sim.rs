@@ -52,8 +52,8 @@ impl SimArguments {
         }
     }
 
-    /// The options that a seed alone has to be run with.
-    fn repeated(&self) -> String {
+    /// How to run that seed alone.
+    fn repeat(&self, seed: u64) -> String {
         let honest = if self.honest { " --honest" } else { "" };
         let faults = if self.no_faults { " --no-faults" } else { "" };
         let policy = match self.hostile_policy {
@@ -64,7 +64,7 @@ impl SimArguments {
             Some(one_in) => format!(" --rewrite-one-in {one_in}"),
             None => String::new(),
         };
-        format!("{honest}{faults}{policy}{rewrites}")
+        format!("repeat with: cargo xtask sim --seed {seed}{honest}{faults}{policy}{rewrites}")
     }
 }
 
@@ -135,14 +135,36 @@ fn scene(outcome: &Outcome) -> String {
 /// Whoever runs many seeds is told how far that is, after so many each time.
 const TOLD_AFTER: u64 = 500;
 
-/// Runs seeds on all processors. None begins after a violation.
+/// Says whose run panics, and lets no other begin.
+struct OnPanic<'a> {
+    seed: u64,
+    is_over: &'a AtomicBool,
+    arguments: &'a SimArguments,
+}
+
+impl Drop for OnPanic<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.is_over.store(true, Ordering::Relaxed);
+            eprintln!("seed {} panics; {}", self.seed, self.arguments.repeat(self.seed));
+        }
+    }
+}
+
+/// Runs seeds on all processors. None begins after a violation or a panic.
 fn many(seeds: Range<u64>, settings: Settings, arguments: &SimArguments) -> anyhow::Result<()> {
     let (is_over, done) = (AtomicBool::new(false), AtomicU64::new(0));
     let outcomes = workers::each(seeds.clone().collect(), |seed| {
         if is_over.load(Ordering::Relaxed) {
             return None;
         }
+        let on_panic = OnPanic {
+            seed,
+            is_over: &is_over,
+            arguments,
+        };
         let outcome = simulate(seed, settings);
+        drop(on_panic);
         is_over.fetch_or(outcome.violation.is_some(), Ordering::Relaxed);
         let done = done.fetch_add(1, Ordering::Relaxed) + 1;
         if done.is_multiple_of(TOLD_AFTER) {
@@ -154,9 +176,9 @@ fn many(seeds: Range<u64>, settings: Settings, arguments: &SimArguments) -> anyh
     for (seed, outcome) in outcomes.into_iter().flatten() {
         if let Some(violation) = &outcome.violation {
             bail!(
-                "seed {seed}: {violation}\ndrawn:\n{}repeat with: cargo xtask sim --seed {seed}{}",
+                "seed {seed}: {violation}\ndrawn:\n{}{}",
                 outcome.drawn,
-                arguments.repeated()
+                arguments.repeat(seed)
             );
         }
         events += outcome.events;
