@@ -113,6 +113,51 @@ fn crowd(vms: usize) -> anyhow::Result<(Broker, Vec<BrokerLink>)> {
     Ok((broker, links?))
 }
 
+/// A broker with as many VMs behind sockets, the links to them, and the sockets' folder.
+fn crowd_behind_sockets(vms: usize) -> anyhow::Result<(Broker, Vec<VfioUserLink>, tempfile::TempDir)> {
+    let folder = tempfile::tempdir()?;
+    let names: Vec<String> = (0..vms).map(|vm| format!("vm{vm}")).collect();
+    let sockets: Result<_, _> = names
+        .iter()
+        .map(|name| {
+            VmSocket::bind(
+                &folder.path().join(name),
+                &SocketAccess::default(),
+                vm_config(name),
+            )
+        })
+        .collect();
+    let broker = broker_with(LARGE_CARD, sockets?)?;
+    let links: Result<_, _> = names
+        .iter()
+        .map(|name| VfioUserLink::connect(&folder.path().join(name)))
+        .collect();
+    Ok((broker, links?, folder))
+}
+
+/// What the others' sockets cost one VM's accesses, client and broker on one processor: the time of both counts.
+fn among_many_sockets(mode: Mode, cpu: usize) -> anyhow::Result<()> {
+    cores::pin(&[cpu]);
+    let one = crowd_behind_sockets(1)?;
+    let many = crowd_behind_sockets(MANY)?;
+    let (one, many) = (&one.1[0], &many.1[MANY / 2]);
+    let ways: Vec<Way<'_>> = vec![
+        ("load, 1 VM", Box::new(|| loads(one))),
+        ("load, 32 VMs", Box::new(|| loads(many))),
+        ("store, 1 VM", Box::new(|| stores(one))),
+        ("store, 32 VMs", Box::new(|| stores(many))),
+    ];
+    Table {
+        title: "one access over vfio-user on one core, by the VMs that the broker has behind sockets",
+        unit: "µs",
+        measure: Measure::Time,
+        bases: &["load, 1 VM", "store, 1 VM"],
+        rounds: mode.rounds(ROUNDS),
+    }
+    .run(ways);
+    Ok(())
+}
+
 /// What the others' vGPUs cost one VM's accesses, and accesses of all in turn.
 fn among_many(mode: Mode) -> anyhow::Result<()> {
     let (_alone, one) = crowd(1)?;
@@ -385,6 +430,8 @@ fn main() -> anyhow::Result<()> {
     cores::pin(&cpus);
     in_process(mode, &host);
     among_many(mode)?;
+    among_many_sockets(mode, cpus[0])?;
+    cores::pin(&cpus);
     over_socket(mode, &host, &socket, cpus[0], "one core");
     match cpus.get(1) {
         Some(&other) => over_socket(mode, &host, &socket, other, "two cores"),
