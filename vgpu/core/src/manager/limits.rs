@@ -6,7 +6,7 @@
 //! * host RAM holds `host_ram` of spilled chunks and what one exchange carries ([`Limits::host_ram_max`]), but for chunks that windows show, and old copies
 //!   only within `host_ram`;
 //! * a move carries no more than a batch, and takes its frames from the free ones;
-//! * nothing moves of a VM that leaves or is passed over, and no chunk that is moving;
+//! * nothing moves of a VM that leaves or is passed over, no chunk that is moving, and none back that left for a window before that shows it;
 //! * only what is demanded is met.
 //!
 //! That one move is under way at a time is `pressure::relieve`'s part, which asks nobody during one; that a frame has one
@@ -498,7 +498,7 @@ fn cut(
     for chunk in chunks {
         let can_move = vgpu.chunks.contains(chunk)
             && is_there(vgpu.chunks.place(chunk))
-            && !vgpu.chunks.is_moving(chunk)
+            && vgpu.chunks.can_move(chunk)
             && seen.insert(chunk);
         if !can_move {
             breach = breach.or(Some(Breach::NotMovable));

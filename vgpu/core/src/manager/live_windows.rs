@@ -453,7 +453,9 @@ impl Running {
                 return Some(Some(pages));
             }
         }
-        let live = self.vms.get_mut(&vm)?.live.as_mut()?;
+        let vgpu = self.vms.get_mut(&vm)?;
+        vgpu.chunks.end_keeping_out();
+        let live = vgpu.live.as_mut()?;
         live.waits_for.clone_from(&unready.spill);
         live.stands_for.clone_from(&unready.stand);
         live.wanted.clear();

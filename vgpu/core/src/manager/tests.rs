@@ -22,6 +22,7 @@ mod parts;
 mod preparing;
 mod quotas;
 mod scene;
+mod shown;
 mod standing;
 mod turns;
 

@@ -77,6 +77,9 @@ pub(crate) struct Chunks {
     /// Chunks in VRAM whose image still holds memory, with an old copy: the next spill finds it ready. Nothing reads it.
     stale: BTreeSet<ChunkNo>,
     stale_bytes: u64,
+    /// Chunks that have left for a guest's store that waits, and stay in host RAM until it goes on.
+    #[serde(default)]
+    kept_out: BTreeSet<ChunkNo>,
     /// What of the image the card reaches. Kept up only where maps pin memory.
     #[serde(default)]
     maps: ImageMaps,
@@ -111,6 +114,7 @@ impl Chunks {
             sums: ChunkSums::default(),
             stale: BTreeSet::new(),
             stale_bytes: 0,
+            kept_out: BTreeSet::new(),
             maps: ImageMaps::default(),
             changed_reach: BTreeSet::new(),
             expected: BTreeSet::new(),
@@ -135,6 +139,32 @@ impl Chunks {
             self.expected.remove(&chunk);
             self.sums.replace(before, self.part(chunk));
         }
+    }
+
+    /// A guest's store waits until the chunk has left, and then until it has its turn: whoever would bring it back has to wait.
+    pub(crate) fn keep_out(&mut self, chunk: ChunkNo) {
+        let before = self.part(chunk);
+        self.kept_out.insert(chunk);
+        self.sums.replace(before, self.part(chunk));
+    }
+
+    /// The store was tried again, or waits no more.
+    pub(crate) fn end_keeping_out(&mut self) {
+        while let Some(&chunk) = self.kept_out.first() {
+            let before = self.part(chunk);
+            self.kept_out.remove(&chunk);
+            self.sums.replace(before, self.part(chunk));
+        }
+    }
+
+    /// It is in host RAM and stays there for now.
+    pub(crate) fn is_kept_out(&self, chunk: ChunkNo) -> bool {
+        self.is_out(chunk) && self.kept_out.contains(&chunk)
+    }
+
+    /// It stands still, and nobody keeps it where it is.
+    pub(crate) fn can_move(&self, chunk: ChunkNo) -> bool {
+        !self.chunks[chunk.0 as usize].is_on_its_way() && !self.is_kept_out(chunk)
     }
 
     pub(crate) fn is_expected(&self, chunk: ChunkNo) -> bool {
@@ -574,7 +604,7 @@ pub(crate) fn in_frame(frames: &[FrameNo], offset: u64) -> VramAddr {
 }
 
 impl Chunk {
-    /// It can be neither spilled nor refilled: a move of it is under way, or between two parts.
+    /// A move of it is under way, or between two parts.
     fn is_on_its_way(&self) -> bool {
         self.moving || matches!(self.place, ChunkPlace::Split(_))
     }

@@ -255,7 +255,7 @@ pub struct ChunkView {
     pub is_expected: bool,
     /// Since when they reach it so.
     pub reach_since: Tick,
-    /// A move of it is under way, or a part of it has been moved and the rest follows.
+    /// A move of it is under way, or a part of it has been moved and the rest follows; or a guest's store waits for what is in host RAM.
     pub is_moving: bool,
     /// When it got memory; `None` if it has none.
     pub backed_at: Option<Tick>,
@@ -287,7 +287,7 @@ impl ChunkView {
             reach: chunks.reach(no),
             is_expected: chunks.is_expected(no),
             reach_since: history.reach_since,
-            is_moving: chunks.is_moving(no) || chunks.is_split(no),
+            is_moving: !chunks.can_move(no),
             backed_at: history.backed_at,
             moved_at: history.moved_at,
             moves: history.moves,

@@ -47,6 +47,7 @@ impl Running {
                 && cx.now.since(since) >= WAIT_NS
             {
                 live.patience = Patience::Over;
+                vgpu.chunks.end_keeping_out();
                 self.volatile.ready.insert(vgpu.id);
                 any = true;
             }
@@ -104,9 +105,17 @@ impl Running {
             Waited::Stand(pieces) => self.start_standing(vm, pieces.clone(), cx),
         };
         if is_started {
-            if let Some(live) = self.vms.get_mut(&vm).and_then(|vgpu| vgpu.live.as_mut()) {
+            if let Some(vgpu) = self.vms.get_mut(&vm)
+                && let Some(live) = &mut vgpu.live
+            {
                 match waited {
-                    Waited::Spill(chunk) => drop(live.waits_for.remove(&chunk)),
+                    Waited::Spill(chunk) => {
+                        live.waits_for.remove(&chunk);
+                        // The store is tried again when it has its turn, which others can delay: the chunk would be back by then.
+                        if live.is_waited_for() {
+                            vgpu.chunks.keep_out(chunk);
+                        }
+                    }
                     Waited::Stand(_) => live.stands_for.clear(),
                 }
             }

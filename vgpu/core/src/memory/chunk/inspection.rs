@@ -49,6 +49,7 @@ impl Inspect for Chunks {
         tree.bytes("old_copies", self.stale_bytes);
         tree.count("instance_pages", self.instance_pages as usize);
         tree.count("pieces_mapped", self.maps().len());
+        tree.count("kept_out", self.kept_out.len());
         let sums = self.sums();
         tree.bytes("active", sums.active);
         tree.bytes("idle", sums.idle);

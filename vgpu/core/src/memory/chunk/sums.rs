@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{ChunkNo, ChunkPlace, Chunks, Reach};
 
-/// What a VM's chunks add up to: bytes of those that stand still, and numbers of all.
+/// What a VM's chunks add up to: bytes of those that can move, and numbers of all.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct ChunkSums {
     /// Bytes in VRAM that channels reach, or that a sync asked for.
@@ -76,7 +76,7 @@ impl Chunks {
     pub(super) fn part(&self, no: ChunkNo) -> ChunkSums {
         let chunk = &self.chunks[no.0 as usize];
         let is_in_use = chunk.reach() != Reach::None || self.is_expected(no);
-        let bytes = if chunk.is_on_its_way() { 0 } else { self.bytes(no) };
+        let bytes = if self.can_move(no) { self.bytes(no) } else { 0 };
         let mut part = ChunkSums {
             idle_chunks: u32::from(!is_in_use),
             moving_chunks: u32::from(chunk.is_on_its_way()),
