@@ -6,6 +6,7 @@
 //! * A VM gets no VRAM above its `max`; after a lowered one it gets no more than it had.
 //! * Nothing is brought back above a VM's `high`.
 //! * A move waits for no VM's work longer than it may: before the VM is stopped, and aside when it did not stop in time.
+//! * While a VM waits for an answer, no chunk leaves for its windows again and again.
 //! * A quota is set if it contradicts neither itself nor the other VMs', and only then.
 //! * A session that has ended gets no answer.
 //! * RAM comes and goes by whole maps that do not overlap, and what is right is not refused.
@@ -28,9 +29,11 @@ use crate::checkers::Violation;
 use crate::watch::World;
 use lines::Lines;
 use maps::Maps;
+use shown::Shown;
 
 mod lines;
 mod maps;
+mod shown;
 
 /// Longest time for which a move may wait for a moment without work, if a guest waits for the memory and if none does, and stand aside.
 /// The clock may jump beyond by as much as it does elsewhere.
@@ -79,6 +82,7 @@ pub(crate) struct Laws {
     sums: BTreeMap<VmId, Sums>,
     lines: Lines,
     maps: Maps,
+    shown: Shown,
 }
 
 impl Laws {
@@ -102,6 +106,7 @@ impl Laws {
     fn check(&mut self, world: &World, event: &Event, actions: &[Action]) -> Result<(), Violation> {
         self.lines.after(event, actions)?;
         self.maps.after(event, actions)?;
+        self.shown.after(event, actions)?;
         match event {
             Event::Attach { vm, config } => self.begin(*vm, config.quota),
             Event::Detach { vm } => {

@@ -38,6 +38,8 @@ faults! {
     WindowPageKept,
     /// A page changes its place between image and window file while a map of the card pins it.
     PinnedPageChanged,
+    /// A chunk that left for a window may come back before the window shows it.
+    ShownNotKeptOut,
     /// What reaches an image runs on while its map is made anew.
     StandingStopsNobody,
     /// What a client stores to a page of tables through a mapped window is taken for seen.

@@ -2,6 +2,8 @@
 
 use std::ops::Bound;
 
+use planted::Fault;
+
 use super::Patience;
 use crate::device::Vgpu;
 use crate::event::{Tick, VmId};
@@ -112,7 +114,7 @@ impl Running {
                     Waited::Spill(chunk) => {
                         live.waits_for.remove(&chunk);
                         // The store is tried again when it has its turn, which others can delay: the chunk would be back by then.
-                        if live.is_waited_for() {
+                        if live.is_waited_for() && !planted::is(Fault::ShownNotKeptOut) {
                             vgpu.chunks.keep_out(chunk);
                         }
                     }
