@@ -40,12 +40,13 @@ pub struct Translation {
 #[derive(Clone, Copy)]
 struct Entry {
     directory: Place,
-    first: GpuVa,
     page: Page,
 }
 
 /// One set-associative TLB.
 pub(crate) struct Tlb {
+    /// What the entries are found by, apart from them: those of a set are half a line of the host's caches. Zero is none.
+    tags: Vec<[u64; WAYS]>,
     entries: Vec<[Option<Entry>; WAYS]>,
     replace_next: Vec<u8>,
 }
@@ -53,6 +54,7 @@ pub(crate) struct Tlb {
 impl Tlb {
     pub(crate) fn new() -> Self {
         Self {
+            tags: vec![[0; WAYS]; SETS],
             entries: vec![[None; WAYS]; SETS],
             replace_next: vec![0; SETS],
         }
@@ -62,13 +64,12 @@ impl Tlb {
     pub(crate) fn find(&self, directory: Place, va: GpuVa, large: LargePages) -> Option<Page> {
         [large.bytes(), SMALL_PAGE].into_iter().find_map(|bytes| {
             let first = va.align_down(bytes);
-            self.entries[set_of(directory, first)]
-                .iter()
-                .flatten()
-                .find(|entry| {
-                    entry.first == first && entry.page.bytes == bytes && entry.directory == directory
-                })
-                .map(|entry| entry.page)
+            let (set, tag) = (set_of(directory, first), tag_of(first, bytes));
+            let mut ways = self.tags[set].iter().zip(&self.entries[set]);
+            ways.find_map(|(kept, entry)| {
+                let entry = entry.as_ref().filter(|_| *kept == tag)?;
+                (entry.directory == directory).then_some(entry.page)
+            })
         })
     }
 
@@ -76,32 +77,32 @@ impl Tlb {
     pub(crate) fn insert(&mut self, directory: Place, va: GpuVa, page: Page) {
         let first = va.align_down(page.bytes);
         let set = set_of(directory, first);
-        let ways = &mut self.entries[set];
-        let way = ways.iter().position(Option::is_none).unwrap_or_else(|| {
+        let tags = &mut self.tags[set];
+        let way = tags.iter().position(|tag| *tag == 0).unwrap_or_else(|| {
             let way = usize::from(self.replace_next[set]) % WAYS;
             self.replace_next[set] = (way as u8 + 1) % WAYS as u8;
             way
         });
-        ways[way] = Some(Entry {
-            directory,
-            first,
-            page,
-        });
+        tags[way] = tag_of(first, page.bytes);
+        self.entries[set][way] = Some(Entry { directory, page });
     }
 
     /// Forgets everything under `directory`.
     pub(crate) fn flush_directory(&mut self, directory: Place) {
-        for slot in self.entries.iter_mut().flatten() {
-            if slot.is_some_and(|entry| entry.directory == directory) {
-                *slot = None;
+        let tags = self.tags.iter_mut().flatten();
+        for (tag, entry) in tags.zip(self.entries.iter().flatten()) {
+            if entry.is_some_and(|entry| entry.directory == directory) {
+                *tag = 0;
             }
         }
     }
 
     /// Everything that is kept.
     pub(crate) fn translations(&self) -> impl Iterator<Item = Translation> {
-        self.entries.iter().flatten().flatten().map(|entry| Translation {
-            va: entry.first,
+        let slots = self.tags.iter().flatten().zip(self.entries.iter().flatten());
+        let kept = slots.filter_map(|(tag, entry)| Some((*tag, (*entry).filter(|_| *tag != 0)?)));
+        kept.map(|(tag, entry)| Translation {
+            va: GpuVa(tag).align_down(SMALL_PAGE),
             directory: (entry.directory.aperture, entry.directory.at),
             table: (entry.page.table.aperture, entry.page.table.at),
             entry: entry.page.pte,
@@ -111,8 +112,13 @@ impl Tlb {
 
     /// Removes all translations.
     pub(crate) fn flush(&mut self) {
-        self.entries.fill([None; WAYS]);
+        self.tags.fill([0; WAYS]);
     }
+}
+
+/// The first byte of a page, and the power of two that is its length where the address has zeros.
+fn tag_of(first: GpuVa, bytes: u64) -> u64 {
+    first.0 | u64::from(bytes.trailing_zeros())
 }
 
 /// Neighbouring pages go to neighbouring sets; directories start at different ones.
