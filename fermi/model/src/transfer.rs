@@ -21,6 +21,8 @@ pub(crate) use progress::{Launching, Progress};
 
 /// Most bytes that one event moves, so that an access from outside never waits for more.
 pub(crate) const PIECE_BYTES: u64 = 64 << 10;
+/// The same of a copy that is done at once: whoever shares the card has stopped a guest for it.
+const PIECE_BYTES_AT_ONCE: u64 = 256 << 10;
 /// Most runs that one event moves, for the same reason when they are short, as within a GOB.
 pub(crate) const PIECE_RUNS: usize = 1024;
 /// From one report to the one it is compared with.
@@ -420,7 +422,10 @@ impl FermiModel {
             Pages::new(&transfer.source, Access::READ),
             Pages::new(&transfer.target, Access::WRITE),
         );
-        let mut left = PIECE_BYTES;
+        let mut left = match joined.stores {
+            Stores::Cached => PIECE_BYTES,
+            Stores::PastCaches => PIECE_BYTES_AT_ONCE,
+        };
         for _ in 0..PIECE_RUNS {
             let Some(run) = transfer.next().filter(|_| left != 0) else {
                 break;
