@@ -74,6 +74,8 @@ const REMEMBERED: usize = 64;
 pub(crate) struct Pages {
     access: Access,
     physical: Option<Aperture>,
+    /// Long runs are translated past the TLB.
+    past_tlb: bool,
     known: [Option<(u64, Place)>; REMEMBERED],
 }
 
@@ -82,8 +84,14 @@ impl Pages {
         Self {
             access,
             physical: side.physical,
+            past_tlb: false,
             known: [None; REMEMBERED],
         }
+    }
+
+    /// The same, of a copy whose pages nobody uses again soon.
+    pub(crate) fn past_tlb(self, past_tlb: bool) -> Self {
+        Self { past_tlb, ..self }
     }
 
     /// Translates the start of `bytes` bytes at `va`, as [`Mmu::translate`] does. Long runs go there.
@@ -101,7 +109,10 @@ impl Pages {
         }
         let inside = va.within(SMALL_PAGE);
         if bytes > SMALL_PAGE - inside {
-            let (place, run) = mmu.translate(mem, space, self.access, va, bytes)?;
+            let (place, run) = match self.past_tlb {
+                true => mmu.translate_past_tlb(mem, space, self.access, va, bytes)?,
+                false => mmu.translate(mem, space, self.access, va, bytes)?,
+            };
             mmu.count_range(mem, space, va, run, self.access.write);
             return Ok((place, run));
         }

@@ -418,14 +418,12 @@ impl FermiModel {
         traffic: &mut Traffic,
         joined: &mut Joined,
     ) -> Result<(), Refusal> {
-        let (mut from_pages, mut to_pages) = (
-            Pages::new(&transfer.source, Access::READ),
-            Pages::new(&transfer.target, Access::WRITE),
-        );
-        let mut left = match joined.stores {
-            Stores::Cached => PIECE_BYTES,
-            Stores::PastCaches => PIECE_BYTES_AT_ONCE,
+        let (mut left, past_tlb) = match joined.stores {
+            Stores::Cached => (PIECE_BYTES, false),
+            Stores::PastCaches => (PIECE_BYTES_AT_ONCE, true),
         };
+        let mut from_pages = Pages::new(&transfer.source, Access::READ).past_tlb(past_tlb);
+        let mut to_pages = Pages::new(&transfer.target, Access::WRITE).past_tlb(past_tlb);
         for _ in 0..PIECE_RUNS {
             let Some(run) = transfer.next().filter(|_| left != 0) else {
                 break;

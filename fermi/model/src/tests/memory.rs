@@ -4,14 +4,14 @@ use super::support::*;
 use crate::{
     counters::Counters,
     memory::{Memory, Place},
-    mmu::{AddressSpace, walk},
+    mmu::{Access, AddressSpace, Mmu, walk},
     model::FermiModel,
 };
 use fermi_spec::{
     addr::{Aperture, GpuVa, PhysAddr},
     bar::Bar,
     fault::Reason,
-    pte::LargePages,
+    pte::{LargePages, PdeAperture, Pte},
     regs::{PbusReg, PffbReg},
 };
 use proptest::prelude::*;
@@ -268,5 +268,79 @@ proptest! {
             let found = walk(&mut mem, &space, large, GpuVa(va)).map(|page| (page.pte.into_bits(), page.bytes));
             prop_assert_eq!(found, expected, "at {:#x}", va);
         }
+    }
+}
+
+/// Small pages of the run below, from a border of the table's to the next.
+const RUN_PAGES: u64 = 64;
+
+/// An entry of the run: mostly the page behind the one before.
+fn run_entry() -> impl Strategy<Value = fn(Pte) -> Pte> {
+    prop_oneof![
+        40 => Just::<fn(Pte) -> Pte>(|pte| pte),
+        1 => Just::<fn(Pte) -> Pte>(|pte| pte.with_valid(false)),
+        1 => Just::<fn(Pte) -> Pte>(|pte| pte.with_frame(pte.frame() + 1)),
+        1 => Just::<fn(Pte) -> Pte>(|pte| pte.with_read_only(true)),
+        1 => Just::<fn(Pte) -> Pte>(|pte| pte.with_privileged(true)),
+        1 => Just::<fn(Pte) -> Pte>(|pte| pte.with_aperture(Aperture::SysCoherent)),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(500))]
+
+    #[test]
+    fn run_past_the_tlb_is_the_run_that_an_empty_tlb_finds(
+        entries in proptest::collection::vec(run_entry(), RUN_PAGES as usize),
+        // Where the table has ended already, the last entries are beyond it.
+        from_end in 1..2 * RUN_PAGES,
+        size in 0u8..4,
+        has_large: bool,
+        from in 0..RUN_PAGES * 0x1000,
+        bytes in 1..2 * RUN_PAGES * 0x1000,
+        limit in prop_oneof![Just(u64::MAX), 0..RUN_PAGES * 0x1000],
+        write: bool,
+    ) {
+        let vram = Arc::new(MmapRegion::new(TABLE_AREA as usize).unwrap());
+        let ram = Arc::new(MmapRegion::new(RAM_BYTES as usize).unwrap());
+        let mut mem = Memory::new((TABLE_AREA >> 17) as u32, Arc::new(ram_bus(ram)));
+        for frame in 0..mem.frames() {
+            let backing = crate::Backing::new(vram.clone(), frame as usize * 0x2_0000, 0x2_0000);
+            mem.place_frame(fermi_spec::addr::FrameNo(frame), backing);
+        }
+        let (directory, small, large): (u64, u64, u64) = (0x1000, 0x10_0000, 0x20_0000);
+        let pde = fermi_spec::pte::Pde::new()
+            .with_size(size)
+            .with_small_aperture(PdeAperture::Vram)
+            .with_small_frame((small >> 12) as u32)
+            .with_large_aperture(if has_large { PdeAperture::Vram } else { PdeAperture::None })
+            .with_large_frame((large >> 12) as u32);
+        let word = |at: u64, value: u64| vram.as_volatile_slice().write_obj(value, at as usize).unwrap();
+        word(directory, pde.into_bits());
+        // The run ends around the end of the table, whatever its size is.
+        let pages = (1u64 << 27 >> 12 >> size).min(0x4000);
+        let first = pages.saturating_sub(from_end);
+        for (number, change) in (0..).zip(&entries) {
+            let pte = Pte::new().with_valid(true).with_frame(0x300 + number as u32);
+            word(small + (first + number) * 8, change(pte).into_bits());
+        }
+        // The large table of such a directory hides the second half of the run.
+        let hidden = (first + RUN_PAGES / 2) * 0x1000;
+        let pte = Pte::new().with_valid(true).with_frame(0x400);
+        word(large + (hidden >> 17) * 8, pte.into_bits());
+        let space = AddressSpace {
+            directory: Place { aperture: Aperture::Vram, at: PhysAddr(directory) },
+            limit: limit.saturating_add(first * 0x1000),
+        };
+        let va = GpuVa(first * 0x1000 + from);
+        let access = if write { Access::WRITE } else { Access::READ };
+        // Where a large page could hide small ones, each page is looked at alone.
+        let at_once = if has_large { 1 } else { bytes };
+        let by_tlb = Mmu::new(false).translate(&mut mem, &space, access, va, at_once);
+        let mut past = Mmu::new(false);
+        let found = past.translate_past_tlb(&mut mem, &space, access, va, bytes);
+        let found = found.map(|(place, run)| (place, run.min(at_once)));
+        prop_assert_eq!(found, by_tlb);
+        prop_assert_eq!(past.translations().count(), 0);
     }
 }
