@@ -146,7 +146,8 @@ impl Laws {
                     ..
                 }
                 | Action::UnmapDma { .. } => forgets = true,
-                Action::Detached { vm } => self.check_engines(world, *vm)?,
+                // A card that was let go of is nobody's: whoever opens it next resets it.
+                Action::Detached { vm } if !world.is_lost => self.check_engines(world, *vm)?,
                 Action::HostWrite { bar, offset, .. } => {
                     forgets |= *bar == Bar::Bar0 && *offset == u64::from(PflushReg::HostFlush.offset());
                 }
