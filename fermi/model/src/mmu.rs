@@ -26,6 +26,14 @@ pub(crate) struct AddressSpace {
 }
 
 impl AddressSpace {
+    /// Whether an address is one that the space can have.
+    fn check_limit(&self, va: GpuVa) -> Result<(), Reason> {
+        match va.0 > self.limit || va.0 >> VA_BITS != 0 {
+            true => Err(Reason::BeyondLimit),
+            false => Ok(()),
+        }
+    }
+
     /// Reads the pointer in the instance block at `instance`.
     pub(crate) fn load(mem: &mut Memory, instance: Place) -> Self {
         let mut words = [0; 4];
@@ -74,6 +82,14 @@ impl Access {
         write: true,
         ..Self::READ
     };
+
+    fn refusal(self, va: GpuVa, reason: Reason) -> Refusal {
+        Refusal {
+            va,
+            reason,
+            write: self.write,
+        }
+    }
 }
 
 /// An access that the MMU refused.
@@ -300,14 +316,8 @@ impl Mmu {
         access: Access,
         va: GpuVa,
     ) -> Result<(Place, u64), Refusal> {
-        let refuse = |reason| Refusal {
-            va,
-            reason,
-            write: access.write,
-        };
-        if va.0 > space.limit || va.0 >> VA_BITS != 0 {
-            return Err(refuse(Reason::BeyondLimit));
-        }
+        let refuse = |reason| access.refusal(va, reason);
+        space.check_limit(va).map_err(refuse)?;
         let large_pages = self.large_pages();
         let page = match self.tlb(access.client).find(space.directory, va, large_pages) {
             Some(page) => {
@@ -335,14 +345,8 @@ impl Mmu {
         va: GpuVa,
         bytes: u64,
     ) -> Result<(Place, u64), Refusal> {
-        let refuse = |reason| Refusal {
-            va,
-            reason,
-            write: access.write,
-        };
-        if va.0 > space.limit || va.0 >> VA_BITS != 0 {
-            return Err(refuse(Reason::BeyondLimit));
-        }
+        let refuse = |reason| access.refusal(va, reason);
+        space.check_limit(va).map_err(refuse)?;
         let large_pages = self.large_pages();
         let page = walk(mem, space, large_pages, va).map_err(refuse)?;
         check(page.pte, access).map_err(refuse)?;
@@ -440,11 +444,8 @@ impl Mmu {
 
 /// `va + bytes`; beyond 64 bits is beyond any limit.
 fn advance(va: GpuVa, bytes: usize, access: Access) -> Result<GpuVa, Refusal> {
-    va.checked_add(bytes as u64).ok_or(Refusal {
-        va,
-        reason: Reason::BeyondLimit,
-        write: access.write,
-    })
+    va.checked_add(bytes as u64)
+        .ok_or(access.refusal(va, Reason::BeyondLimit))
 }
 
 /// The page directory that TLB_DIRECTORY (100cb8) names: bits 31:4 address >> 12, 1:0 aperture.

@@ -123,37 +123,36 @@ impl Chunks {
         chunks
     }
 
+    /// Changes what one chunk adds to the sums.
+    fn change<T>(&mut self, chunk: ChunkNo, change: impl FnOnce(&mut Self) -> T) {
+        let before = self.part(chunk);
+        change(self);
+        self.sums.replace(before, self.part(chunk));
+    }
+
     /// A sync asks memory for chunks, and will make them reached.
     pub(crate) fn expect(&mut self, chunks: impl IntoIterator<Item = ChunkNo>) {
         for chunk in chunks {
-            let before = self.part(chunk);
-            self.expected.insert(chunk);
-            self.sums.replace(before, self.part(chunk));
+            self.change(chunk, |chunks| chunks.expected.insert(chunk));
         }
     }
 
     /// The sync is built, or given up: what it made reached is reached.
     pub(crate) fn end_expecting(&mut self) {
         while let Some(&chunk) = self.expected.first() {
-            let before = self.part(chunk);
-            self.expected.remove(&chunk);
-            self.sums.replace(before, self.part(chunk));
+            self.change(chunk, |chunks| chunks.expected.remove(&chunk));
         }
     }
 
     /// A guest's store waits until the chunk has left, and then until it has its turn: whoever would bring it back has to wait.
     pub(crate) fn keep_out(&mut self, chunk: ChunkNo) {
-        let before = self.part(chunk);
-        self.kept_out.insert(chunk);
-        self.sums.replace(before, self.part(chunk));
+        self.change(chunk, |chunks| chunks.kept_out.insert(chunk));
     }
 
     /// The store was tried again, or waits no more.
     pub(crate) fn end_keeping_out(&mut self) {
         while let Some(&chunk) = self.kept_out.first() {
-            let before = self.part(chunk);
-            self.kept_out.remove(&chunk);
-            self.sums.replace(before, self.part(chunk));
+            self.change(chunk, |chunks| chunks.kept_out.remove(&chunk));
         }
     }
 
@@ -267,9 +266,7 @@ impl Chunks {
     }
 
     pub(crate) fn set_moving(&mut self, chunk: ChunkNo, moving: bool) {
-        let before = self.part(chunk);
-        self.chunks[chunk.0 as usize].moving = moving;
-        self.sums.replace(before, self.part(chunk));
+        self.change(chunk, |chunks| chunks.chunks[chunk.0 as usize].moving = moving);
     }
 
     /// An address space began or ceased to reach a frame. A writable reach ends "both": there is no dirty bit.
