@@ -55,8 +55,10 @@ const WATCHDOG_NS: u64 = 10_000_000;
 const STANDSTILL: Duration = Duration::from_secs(30);
 /// Time between two looks at the victim.
 const LOOK: Duration = Duration::from_millis(5);
-/// The same at a move.
+/// The same at a move of so many bytes, and longer at one of more, up to so many times.
 const MOVE_LOOK: Duration = Duration::from_micros(200);
+const MOVE_LOOK_BYTES: u64 = 2 * MIB;
+const MOVE_LOOKS_APART: u32 = 20;
 
 /// What is known of a VM while it runs.
 #[derive(Debug, Default)]
@@ -332,6 +334,9 @@ impl Host {
             max,
             ..Quota::default()
         };
+        // Whoever looks wakes the broker, which takes a processor from what is looked at.
+        let times = u32::try_from(bytes / MOVE_LOOK_BYTES).unwrap_or(u32::MAX);
+        let look = MOVE_LOOK * times.clamp(1, MOVE_LOOKS_APART);
         let start = Instant::now();
         self.broker.ask_quota(VICTIM.to_owned(), move |_| quota, |_| ())?;
         let moved = |stats: &VmStats| stats.spilled_out_bytes + stats.refilled_bytes;
@@ -343,7 +348,7 @@ impl Host {
             if start.elapsed() > STANDSTILL {
                 bail!("{} of {bytes} bytes move", moved(&now) - moved(&before));
             }
-            thread::sleep(MOVE_LOOK);
+            thread::sleep(look);
         }
     }
 
