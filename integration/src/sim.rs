@@ -407,6 +407,9 @@ impl Simulation {
     }
 
     fn guest_turn(&mut self, at: usize) -> Result<(), Violation> {
+        // What a window cannot show when its guest's store has waited as long as it may reads as zero, and a card that hangs is waited for
+        // about as long.
+        let may_read_zeros = self.card_may_hang();
         let (vm, rng) = (&mut self.vms[at], &mut self.rng);
         let turn = vm
             .player
@@ -420,6 +423,7 @@ impl Simulation {
             Turn::Reported(line) => note_report(vm, &line),
             Turn::Ended => {
                 if vm.kind != Kind::Hostile
+                    && !may_read_zeros
                     && let Some(Err(error)) = vm.player.outcome()
                 {
                     return Err(Violation(format!("{}: {error}", vm.id)));
