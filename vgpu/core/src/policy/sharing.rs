@@ -25,7 +25,9 @@ use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 
 use super::shares::{Party, shares};
-use super::{ChunkNo, ChunkView, Observation, Occasion, Proposal, Snapshot, Usage, VmView, Worth};
+use super::{
+    ChunkNo, ChunkView, DemandView, Observation, Occasion, Proposal, Snapshot, Usage, VmView, Worth,
+};
 use crate::reason::MoveCause;
 
 /// Which chunks of a VM move. Of two, the one of the lower rank goes first.
@@ -282,6 +284,18 @@ fn make_room(view: &Snapshot<'_>, which: &mut Which<'_>) -> Proposal {
             chunks: all.collect(),
         };
     };
+    let mut victim = victim;
+    let in_vain = view
+        .demands
+        .first()
+        .filter(|demand| is_in_vain(view, demand, &holders));
+    if let Some(demand) = in_vain.filter(|_| victim.view.vm != of) {
+        let gives = |own: &&Holder<'_, '_>| own.view.vm == of && own.excess() > 0 && own.may_give();
+        match holders.iter().find(gives) {
+            Some(own) => victim = own,
+            None => return one_in_host_ram(demand, which),
+        }
+    }
     // The demander may be its own victim: then a chunk it asks for is as good a choice as one it holds, and goes to
     // host RAM without a copy.
     let vm = victim.view.vm;
@@ -294,14 +308,29 @@ fn make_room(view: &Snapshot<'_>, which: &mut Which<'_>) -> Proposal {
         let is_less_in_use = |chunk| which.choice.leaves(victim.view, chunk) < which.choice.asked();
         let rng = &mut *which.rng;
         if !held.iter().any(is_less_in_use) && rng.random_range(0..asked + held.len()) < asked {
-            let pick = rng.random_range(0..asked);
-            return Proposal::HostRam {
-                chunks: vec![(vm, vec![demand.chunks[pick]])],
-            };
+            return one_in_host_ram(demand, which);
         }
     }
     let count = chunks_for(victim.view, short).min(victim.chunks_above());
     spill(victim.view, MoveCause::Demand { of }, count, which)
+}
+
+/// One of the chunks that a VM demands gets host RAM.
+fn one_in_host_ram(demand: &DemandView<'_>, which: &mut Which<'_>) -> Proposal {
+    let pick = which.rng.random_range(0..demand.chunks.len());
+    Proposal::HostRam {
+        chunks: vec![(demand.vm, vec![demand.chunks[pick]])],
+    }
+}
+
+/// Whether all that others have above their shares, and what is free, is less than a chunk of who demands one: whatever went for it would come back.
+fn is_in_vain(view: &Snapshot<'_>, demand: &DemandView<'_>, holders: &[Holder<'_, '_>]) -> bool {
+    let others = holders.iter().filter(|holder| holder.view.vm != demand.vm);
+    let obtainable = view.free_for(demand.vm) + others.map(Holder::givable).sum::<u64>();
+    let chunk = view
+        .vm(demand.vm)
+        .map_or(0, |vm| vm.chunk_bytes.min(demand.bytes));
+    obtainable < chunk && !demand.chunks.is_empty()
 }
 
 /// Who is furthest above its share, what it asks for included. Of two that are equally far it is who asks for nothing.

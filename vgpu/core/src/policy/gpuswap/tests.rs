@@ -106,6 +106,26 @@ fn who_asks_for_more_than_its_share_gets_host_ram_or_gives_itself() {
     }
 }
 
+/// All that others could give would come back.
+#[test]
+fn nobody_gives_for_a_chunk_that_all_of_it_together_is_too_little_for() {
+    let (vms, asked) = (vms(&["aaaaaaaa", "aaaaaaaa", "uuuuuuuu"]), [ChunkNo(0)]);
+    for (chunk_mib, is_taken) in [(4, true), (6, true), (7, false)] {
+        let demand = DemandView {
+            bytes: chunk_mib * MIB,
+            ..one_chunk(3, &asked)
+        };
+        let mut view = snapshot(&vms, 0, vec![demand]);
+        view.vms[2].chunk_bytes = chunk_mib * MIB;
+        let proposal = answer(&view, Occasion::Demand);
+        assert_eq!(spilled(&proposal).is_some(), is_taken, "{proposal:?}");
+        if !is_taken {
+            let chunks = vec![(VmId(3), vec![ChunkNo(0)])];
+            assert_eq!(proposal, Proposal::HostRam { chunks });
+        }
+    }
+}
+
 #[test]
 fn equal_holders_do_not_trade() {
     let vms = vms(&["aaaaw", "aaaaw"]);
