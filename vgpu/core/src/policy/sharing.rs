@@ -289,7 +289,8 @@ fn make_room(view: &Snapshot<'_>, which: &mut Which<'_>) -> Proposal {
         .demands
         .first()
         .filter(|demand| is_in_vain(view, demand, &holders));
-    if let Some(demand) = in_vain.filter(|_| victim.view.vm != of) {
+    // One that asks itself may have its part in host RAM, without a copy.
+    if let Some(demand) = in_vain.filter(|_| victim.view.vm != of && victim.view.asked == 0) {
         let gives = |own: &&Holder<'_, '_>| own.view.vm == of && own.excess() > 0 && own.may_give();
         match holders.iter().find(gives) {
             Some(own) => victim = own,
