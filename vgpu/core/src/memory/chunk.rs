@@ -10,6 +10,7 @@ use shadow_pt::{FramePlacement, GuestFrame, Placement, ReachChange, ShadowSpace}
 use super::{History, ImageMaps};
 use crate::saved::Unsound;
 
+mod awaited;
 mod inspection;
 mod mapped;
 mod noted;
@@ -130,44 +131,9 @@ impl Chunks {
         self.sums.replace(before, self.part(chunk));
     }
 
-    /// A sync asks memory for chunks, and will make them reached.
-    pub(crate) fn expect(&mut self, chunks: impl IntoIterator<Item = ChunkNo>) {
-        for chunk in chunks {
-            self.change(chunk, |chunks| chunks.expected.insert(chunk));
-        }
-    }
-
-    /// The sync is built, or given up: what it made reached is reached.
-    pub(crate) fn end_expecting(&mut self) {
-        while let Some(&chunk) = self.expected.first() {
-            self.change(chunk, |chunks| chunks.expected.remove(&chunk));
-        }
-    }
-
-    /// A guest's store waits until the chunk has left, and then until it has its turn: whoever would bring it back has to wait.
-    pub(crate) fn keep_out(&mut self, chunk: ChunkNo) {
-        self.change(chunk, |chunks| chunks.kept_out.insert(chunk));
-    }
-
-    /// The store was tried again, or waits no more.
-    pub(crate) fn end_keeping_out(&mut self) {
-        while let Some(&chunk) = self.kept_out.first() {
-            self.change(chunk, |chunks| chunks.kept_out.remove(&chunk));
-        }
-    }
-
-    /// It is in host RAM and stays there for now.
-    pub(crate) fn is_kept_out(&self, chunk: ChunkNo) -> bool {
-        self.is_out(chunk) && self.kept_out.contains(&chunk)
-    }
-
     /// It stands still, and nobody keeps it where it is.
     pub(crate) fn can_move(&self, chunk: ChunkNo) -> bool {
         !self.chunks[chunk.0 as usize].is_on_its_way() && !self.is_kept_out(chunk)
-    }
-
-    pub(crate) fn is_expected(&self, chunk: ChunkNo) -> bool {
-        self.expected.contains(&chunk)
     }
 
     pub(crate) fn guest_vram(&self) -> u64 {
