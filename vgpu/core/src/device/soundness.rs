@@ -7,6 +7,7 @@ use shadow_pt::{ShadowConfig, TableRange};
 use super::contexts::ImageNo;
 use super::{Blocked, Channel, Leave, Parked, Queued, SpaceId, SyncCause, Vgpu};
 use crate::event::{ACCESS_BYTES_MAX, REQUESTS_WAITING_MAX, Request, VmId};
+use crate::manager::live_windows::LiveWindows;
 use crate::memory::GuestPage;
 use crate::saved::Unsound;
 
@@ -164,7 +165,7 @@ impl Vgpu {
         Ok(())
     }
 
-    /// What lives in the window file is instance memory.
+    /// What lives in the window file is instance memory, what a store waits for is there, and nothing is kept out without one.
     fn check_windows(&self) -> Result<(), Unsound> {
         let is_instance = |page: GuestPage| {
             let is_inside = self.chunks.of(page.base()).is_some();
@@ -173,6 +174,16 @@ impl Vgpu {
         Unsound::unless(
             self.live.as_ref().is_none_or(|live| live.is_sound(is_instance)),
             "pages in the window file that are no instance memory",
+        )?;
+        let is_known = |live: &LiveWindows| live.chunks().all(|chunk| self.chunks.contains(chunk));
+        Unsound::unless(
+            self.live.as_ref().is_none_or(is_known),
+            "windows wait for chunks that do not exist",
+        )?;
+        let waits = self.live.as_ref().is_some_and(LiveWindows::is_waited_for);
+        Unsound::unless(
+            waits || !self.chunks.keeps_any_out(),
+            "chunks are kept in host RAM for a store that does not wait",
         )
     }
 

@@ -511,7 +511,11 @@ impl Chunks {
                 .is_sound(u32::try_from(pages).unwrap_or(u32::MAX), chunk_pages.max(1)),
             "maps of its image",
         )?;
-        let mut named = self.expected.iter().chain(&self.changed_reach);
+        let mut named = self
+            .expected
+            .iter()
+            .chain(&self.kept_out)
+            .chain(&self.changed_reach);
         Unsound::unless(named.all(|&chunk| self.contains(chunk)), "unknown chunks")?;
         let (mut resident, mut spilled) = (0, 0);
         for chunk in self.all() {
@@ -705,6 +709,15 @@ mod tests {
         chunks.check();
     }
 
+    #[test]
+    fn chunk_that_is_kept_out_is_one_of_the_vms() {
+        let mut chunks = chunks();
+        chunks.keep_out(ChunkNo(4));
+        chunks.sound().unwrap();
+        chunks.kept_out.insert(ChunkNo(5));
+        assert!(chunks.sound().is_err());
+    }
+
     proptest! {
         #[test]
         fn sums_hold_under_random_histories(steps in proptest::collection::vec((0u32..5, 0u8..14, any::<bool>()), 0..200)) {
@@ -723,6 +736,8 @@ mod tests {
                     6 => chunks.set_moving(chunk, is_so),
                     8 => chunks.expect([chunk]),
                     9 => chunks.end_expecting(),
+                    10 if is_so => chunks.keep_out(chunk),
+                    10 => chunks.end_keeping_out(),
                     _ => {
                         let frame = chunks.guest_frames(chunk).next().unwrap();
                         let (is_store, began) = (step % 2 == 0, is_so);

@@ -4,7 +4,7 @@ use std::ops::Bound;
 
 use planted::Fault;
 
-use super::Patience;
+use super::{LiveWindows, Patience};
 use crate::device::Vgpu;
 use crate::event::{Tick, VmId};
 use crate::manager::Cx;
@@ -37,6 +37,13 @@ fn next_of(vgpu: &Vgpu) -> Option<Waited> {
     let spill = waited_for.find(|chunk| is_in_vram(**chunk));
     let stand = (!live.stands_for.is_empty()).then(|| live.stands_for.iter().copied().collect());
     spill.copied().map(Waited::Spill).or(stand.map(Waited::Stand))
+}
+
+impl LiveWindows {
+    /// Chunks that have to leave before a store is answered, or to be mapped behind it.
+    pub(crate) fn chunks(&self) -> impl Iterator<Item = ChunkNo> {
+        self.waits_for.iter().chain(&self.adopted).copied()
+    }
 }
 
 impl Running {

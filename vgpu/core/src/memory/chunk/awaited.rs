@@ -33,6 +33,11 @@ impl Chunks {
         }
     }
 
+    /// A guest's store waits for some of them.
+    pub(crate) fn keeps_any_out(&self) -> bool {
+        !self.kept_out.is_empty()
+    }
+
     /// It is in host RAM and stays there for now.
     pub(crate) fn is_kept_out(&self, chunk: ChunkNo) -> bool {
         self.is_out(chunk) && self.kept_out.contains(&chunk)
