@@ -274,15 +274,38 @@ proptest! {
 /// Small pages of the run below, from a border of the table's to the next.
 const RUN_PAGES: u64 = 64;
 
-/// An entry of the run: mostly the page behind the one before.
-fn run_entry() -> impl Strategy<Value = fn(Pte) -> Pte> {
+/// What an entry of the run is besides the page behind the one before.
+#[derive(Clone, Copy, Debug)]
+enum RunEntry {
+    Next,
+    Invalid,
+    Elsewhere,
+    ReadOnly,
+    Privileged,
+    InRam,
+}
+
+impl RunEntry {
+    fn of(self, next: Pte) -> Pte {
+        match self {
+            Self::Next => next,
+            Self::Invalid => next.with_valid(false),
+            Self::Elsewhere => next.with_frame(next.frame() + 1),
+            Self::ReadOnly => next.with_read_only(true),
+            Self::Privileged => next.with_privileged(true),
+            Self::InRam => next.with_aperture(Aperture::SysCoherent),
+        }
+    }
+}
+
+fn run_entry() -> impl Strategy<Value = RunEntry> {
     prop_oneof![
-        40 => Just::<fn(Pte) -> Pte>(|pte| pte),
-        1 => Just::<fn(Pte) -> Pte>(|pte| pte.with_valid(false)),
-        1 => Just::<fn(Pte) -> Pte>(|pte| pte.with_frame(pte.frame() + 1)),
-        1 => Just::<fn(Pte) -> Pte>(|pte| pte.with_read_only(true)),
-        1 => Just::<fn(Pte) -> Pte>(|pte| pte.with_privileged(true)),
-        1 => Just::<fn(Pte) -> Pte>(|pte| pte.with_aperture(Aperture::SysCoherent)),
+        40 => Just(RunEntry::Next),
+        1 => Just(RunEntry::Invalid),
+        1 => Just(RunEntry::Elsewhere),
+        1 => Just(RunEntry::ReadOnly),
+        1 => Just(RunEntry::Privileged),
+        1 => Just(RunEntry::InRam),
     ]
 }
 
@@ -320,9 +343,9 @@ proptest! {
         // The run ends around the end of the table, whatever its size is.
         let pages = (1u64 << 27 >> 12 >> size).min(0x4000);
         let first = pages.saturating_sub(from_end);
-        for (number, change) in (0..).zip(&entries) {
+        for (number, entry) in (0..).zip(&entries) {
             let pte = Pte::new().with_valid(true).with_frame(0x300 + number as u32);
-            word(small + (first + number) * 8, change(pte).into_bits());
+            word(small + (first + number) * 8, entry.of(pte).into_bits());
         }
         // The large table of such a directory hides the second half of the run.
         let hidden = (first + RUN_PAGES / 2) * 0x1000;
