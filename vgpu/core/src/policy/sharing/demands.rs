@@ -8,14 +8,11 @@ use crate::reason::MoveCause;
 
 /// Idle chunks first, then the victim's; without a victim all demands are met in host RAM.
 pub(super) fn make_room(view: &Snapshot<'_>, which: &mut Which<'_>) -> Proposal {
-    let Some((of, waits_for_own)) = view
-        .demands
-        .first()
-        .map(|demand| (demand.vm, demand.waits_for_own))
-    else {
+    let Some(first) = view.demands.first() else {
         return Proposal::Nothing;
     };
-    if let Some(own) = view.vm(of).filter(|_| waits_for_own) {
+    let of = first.vm;
+    if let Some(own) = view.vm(of).filter(|_| first.waits_for_own) {
         return spill(own, MoveCause::Idle { taken_for: of }, 1, which);
     }
     let short = view.demanded().saturating_sub(view.free_for(of));
@@ -24,7 +21,7 @@ pub(super) fn make_room(view: &Snapshot<'_>, which: &mut Which<'_>) -> Proposal 
         return spill(idle, MoveCause::Idle { taken_for: of }, count, which);
     }
     let holders = holders(view);
-    let Some(victim) = victim(&holders) else {
+    let Some(mut victim) = victim(&holders) else {
         let all = view
             .demands
             .iter()
@@ -33,17 +30,12 @@ pub(super) fn make_room(view: &Snapshot<'_>, which: &mut Which<'_>) -> Proposal 
             chunks: all.collect(),
         };
     };
-    let mut victim = victim;
-    let in_vain = view
-        .demands
-        .first()
-        .filter(|demand| is_in_vain(view, demand, &holders));
-    // One that asks itself may have its part in host RAM, without a copy.
-    if let Some(demand) = in_vain.filter(|_| victim.view.vm != of && victim.view.asked == 0) {
+    // A victim that asks itself may have its part in host RAM, without a copy.
+    if victim.view.asked == 0 && is_in_vain(view, first, &holders) {
         let gives = |own: &&Holder<'_, '_>| own.view.vm == of && own.excess() > 0 && own.may_give();
         match holders.iter().find(gives) {
             Some(own) => victim = own,
-            None => return one_in_host_ram(demand, which),
+            None => return one_in_host_ram(first, which),
         }
     }
     // The demander may be its own victim: then a chunk it asks for is as good a choice as one it holds, and goes to
@@ -73,7 +65,7 @@ fn one_in_host_ram(demand: &DemandView<'_>, which: &mut Which<'_>) -> Proposal {
     }
 }
 
-/// Whether all that others have above their shares, and what is free, is less than a chunk of who demands one: whatever went for it would come back.
+/// Whether what others have above their shares and what is free are together less than the chunk that is demanded: what went for it would come back.
 fn is_in_vain(view: &Snapshot<'_>, demand: &DemandView<'_>, holders: &[Holder<'_, '_>]) -> bool {
     let others = holders.iter().filter(|holder| holder.view.vm != demand.vm);
     let obtainable = view.free_for(demand.vm) + others.map(Holder::givable).sum::<u64>();
