@@ -294,8 +294,8 @@ pub(crate) fn check_empty(world: &World) -> Result<(), Violation> {
     }
 }
 
-/// Whether a store of a VM's guest waits for its own memory to move so that a window can show it.
-pub(crate) fn waits_to_show(world: &World, vm: VmId) -> bool {
+/// Whether the core says so of a VM.
+pub(crate) fn is_so_of(world: &World, vm: VmId, says: impl Fn(&VmAudit) -> bool) -> bool {
     let audit = world.manager.audit().unwrap_or_default();
-    audit.vms.iter().any(|of| of.vm == vm && of.waits_to_show)
+    audit.vms.iter().any(|of| of.vm == vm && says(of))
 }

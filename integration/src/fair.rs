@@ -181,6 +181,7 @@ mod tests {
             hold: Hold::default(),
             wants_intx: false,
             waits_to_show: false,
+            shows_late: false,
         }
     }
 

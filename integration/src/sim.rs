@@ -16,7 +16,7 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use vgpu::{Denial, GpuConfig, Notice, VmId};
 
-use crate::checkers::{Violation, check_empty, check_frames, check_shadows, waits_to_show};
+use crate::checkers::{Violation, check_empty, check_frames, check_shadows, is_so_of};
 use crate::rewrite::{Rewriter, Rewrites};
 use crate::watch::{World, check_sums, host};
 use sim_host::turns::{Player, Turn};
@@ -407,9 +407,8 @@ impl Simulation {
     }
 
     fn guest_turn(&mut self, at: usize) -> Result<(), Violation> {
-        // What a window cannot show when its guest's store has waited as long as it may reads as zero, and a card that hangs is waited for
-        // about as long.
-        let may_read_zeros = self.card_may_hang();
+        // A card that hangs is waited for about as long as a store for what windows are to show.
+        let may_hang = self.card_may_hang();
         let (vm, rng) = (&mut self.vms[at], &mut self.rng);
         let turn = vm
             .player
@@ -422,6 +421,7 @@ impl Simulation {
             Turn::Missed | Turn::Taken => {}
             Turn::Reported(line) => note_report(vm, &line),
             Turn::Ended => {
+                let may_read_zeros = may_hang && is_so_of(&self.world, vm.id, |of| of.shows_late);
                 if vm.kind != Kind::Hostile
                     && !may_read_zeros
                     && let Some(Err(error)) = vm.player.outcome()
@@ -452,7 +452,7 @@ impl Simulation {
             let work = self.world.manager.work(vm.id).map_or(0, |(work, _)| work);
             let for_own_work = vm.held.for_own_work(held.is_some(), work);
             let held = held.unwrap_or(0);
-            let waits = || waits_to_show(&self.world, vm.id);
+            let waits = || is_so_of(&self.world, vm.id, |of| of.waits_to_show);
             let for_others = vm.held.for_others(held, HELD_MAX_NS, self.world.now, waits);
             // What it waits for itself may take longer.
             let held_max = match vm.player.waits_for_machine() {

@@ -469,6 +469,8 @@ pub struct VmAudit {
     pub wants_intx: bool,
     /// A store of its guest waits for pages that windows are to show and that its GPU reaches.
     pub waits_to_show: bool,
+    /// One has waited for them as long as it may: they read as zero until they are shown.
+    pub shows_late: bool,
 }
 
 impl Inspect for Manager {

@@ -131,6 +131,7 @@ impl Running {
             hold: vgpu.hold,
             wants_intx: vgpu.units.wants_intx(),
             waits_to_show: vgpu.live.as_ref().is_some_and(LiveWindows::is_waited_for),
+            shows_late: vgpu.live.as_ref().is_some_and(LiveWindows::is_late),
         }
     }
 }

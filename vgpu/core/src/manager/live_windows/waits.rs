@@ -40,6 +40,11 @@ fn next_of(vgpu: &Vgpu) -> Option<Waited> {
 }
 
 impl LiveWindows {
+    /// Whether a guest's store has waited as long as it may, and the windows do not show all that they are to yet.
+    pub(crate) fn is_late(&self) -> bool {
+        self.patience == Patience::Over
+    }
+
     /// Chunks that have to leave before a store is answered, or to be mapped behind it.
     pub(crate) fn chunks(&self) -> impl Iterator<Item = ChunkNo> {
         self.waits_for.iter().chain(&self.adopted).copied()
