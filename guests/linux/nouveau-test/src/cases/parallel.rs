@@ -1,6 +1,8 @@
 //! Many channels at once, each with memory of its own, on all copiers.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 use report::Outcome;
@@ -16,6 +18,7 @@ use crate::uapi::domain;
 pub(super) const CASES: &[Case] = &[
     quiet("channels-parallel", channels_parallel),
     quiet("clients-parallel", clients_parallel),
+    quiet("copies-beside-windows", copies_beside_windows),
 ];
 
 /// Bytes that a channel copies about.
@@ -62,11 +65,38 @@ impl Worker {
                 last = Some(self.channel.submit(&push, &[reads(step[0]), writes(step[1])])?);
             }
             last.ok_or_else(|| anyhow!("an empty path"))?.wait()?;
-            pattern
-                .check(self.target.memory())
-                .with_context(|| format!("worker {}, round {round}", self.index))?;
+            if let Err(error) = pattern.check(self.target.memory()) {
+                let found = self
+                    .find_loss(pattern)
+                    .unwrap_or_else(|error| format!("{error:#}"));
+                return Err(error.context(format!("worker {}, round {round} ({found})", self.index)));
+            }
         }
         Ok(())
+    }
+
+    /// Where on its way the pattern was lost, if it does not come late.
+    fn find_loss(&self, pattern: Pattern) -> Result<String> {
+        let is_there = |memory: &Mapped| {
+            pattern
+                .check(memory.memory())
+                .map_or_else(|error| format!("{error:#}"), |()| "right".to_owned())
+        };
+        thread::sleep(Duration::from_millis(200));
+        let mut found = format!(
+            "200 ms later: {}; the source: {}",
+            is_there(&self.target),
+            is_there(&self.source)
+        );
+        for (number, part) in self.parts.iter().enumerate() {
+            let mut push = Push::new();
+            copy_range(&mut push, self.who, part.address(), self.target.address(), BYTES);
+            self.channel
+                .submit(&push, &[reads(part), writes(&self.target)])?
+                .wait()?;
+            found += &format!("; part {number}: {}", is_there(&self.target));
+        }
+        Ok(found)
     }
 }
 
@@ -94,6 +124,40 @@ fn channels_parallel(nodes: &Nodes) -> Result<Outcome> {
     let ids: std::collections::BTreeSet<_> = workers.iter().map(|worker| worker.channel.id()).collect();
     ensure!(ids.len() == workers.len(), "channels share numbers");
     run_all(&mut workers, 4)?;
+    Ok(Outcome::Passed)
+}
+
+/// Channels copy while others of their client come and go, and objects that a window of the card shows: these lie between theirs.
+fn copies_beside_windows(nodes: &Nodes) -> Result<Outcome> {
+    const ROUNDS: u32 = 12;
+    let device = Device::open(&nodes.render)?;
+    let (mut workers, mut gaps) = (Vec::new(), Vec::new());
+    for index in 0..18 {
+        workers.push(Worker::new(&device, index)?);
+        gaps.push(device.object(domain::VRAM, BYTES)?);
+    }
+    drop(gaps);
+    let is_done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let shows = scope.spawn(|| -> Result<()> {
+            let mut round = 0;
+            while !is_done.load(Ordering::Relaxed) {
+                let shown = device.vram((BYTES / 4) << (round % 3))?;
+                Pattern(round).fill(shown.memory());
+                let channel =
+                    Channel::with_units(&device, &[Copier::ALL[round as usize % Copier::ALL.len()].unit()])?;
+                Pattern(round).check(shown.memory())?;
+                drop(channel);
+                round += 1;
+            }
+            ensure!(round > 0, "no window showed anything meanwhile");
+            Ok(())
+        });
+        let ran = run_all(&mut workers, ROUNDS);
+        is_done.store(true, Ordering::Relaxed);
+        let shown = shows.join().map_err(|_| anyhow!("the other thread panicked"))?;
+        ran.and(shown)
+    })?;
     Ok(Outcome::Passed)
 }
 
