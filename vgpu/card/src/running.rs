@@ -75,7 +75,7 @@ struct Locked<F> {
     follower: F,
     sleep: Sleep,
     is_stopping: bool,
-    is_undrawn_said: bool,
+    said: Said,
     /// The card's clock less the host's when it rested last. A card that was slower than its timing says does not catch up.
     rested_ns: i64,
 }
@@ -92,10 +92,43 @@ impl<F: Follower> Locked<F> {
     /// After each access and each slice of work.
     fn follow(&mut self) {
         self.follower.update(&mut self.model);
-        if !self.is_undrawn_said && self.model.counters().unmodelled_draws > 0 {
-            self.is_undrawn_said = true;
+        self.said.tell(self.model.counters());
+    }
+}
+
+/// What the log has been told of the card. A guest may do as much of it as it likes, so each is told once.
+#[derive(Default)]
+struct Said {
+    undrawn: bool,
+    nowhere: bool,
+}
+
+impl Said {
+    fn tell(&mut self, counters: &Counters) {
+        if !self.undrawn && counters.unmodelled_draws > 0 {
+            self.undrawn = true;
             log::warn!(
                 "a draw, or a copy or clear of a kind that the software card does not perform, has no effect"
+            );
+        }
+        let Counters {
+            dma_unmapped_reads,
+            dma_unmapped_writes,
+            vram_missing_reads,
+            vram_missing_writes,
+            ..
+        } = counters;
+        let accesses = [
+            dma_unmapped_reads,
+            dma_unmapped_writes,
+            vram_missing_reads,
+            vram_missing_writes,
+        ];
+        if !self.nowhere && accesses.into_iter().any(|count| *count > 0) {
+            self.nowhere = true;
+            log::warn!(
+                "the card reaches where no memory is: {dma_unmapped_reads} loads and {dma_unmapped_writes} stores at bus addresses \
+                 that nothing is mapped at, {vram_missing_reads} and {vram_missing_writes} of VRAM that it does not have"
             );
         }
     }
@@ -278,7 +311,7 @@ impl<F: Follower> RunningCard<F> {
             follower,
             sleep: Sleep::Awake,
             is_stopping: false,
-            is_undrawn_said: false,
+            said: Said::default(),
             rested_ns: 0,
         };
         let shared = Arc::new(Shared {
