@@ -116,6 +116,11 @@ impl Experiment {
         }
     }
 
+    /// Whether some of the policies can be compared in it.
+    pub fn takes_policies(self) -> bool {
+        self == Self::Oversubscribe
+    }
+
     /// The fewest traces that it replays, if it replays any.
     pub fn traces_min(self) -> Option<usize> {
         match self {

@@ -106,6 +106,8 @@ pub struct Settings {
     pub quick: bool,
     /// Sizes of the points, as the experiment counts them; its own if there are none.
     pub sizes: Vec<u64>,
+    /// Policies that are compared; all if there are none.
+    pub policies: Vec<PolicyName>,
     /// Traces that are replayed instead of those of our programs.
     pub traces: Vec<Trace>,
 }
@@ -123,15 +125,26 @@ impl Settings {
             seeds,
             quick,
             sizes: Vec::new(),
+            policies: Vec::new(),
             traces: Vec::new(),
         }
     }
 
-    /// Says what is wrong with the sizes or traces, and what would be right.
+    /// Says what is wrong with the sizes, policies or traces, and what would be right.
     ///
     /// # Errors
     /// A sentence for the operator.
     pub fn check(&self, experiment: Experiment) -> Result<(), String> {
+        if !self.policies.is_empty() && !experiment.takes_policies() {
+            return Err(format!(
+                "--policies: {} does not compare some of them",
+                experiment.name()
+            ));
+        }
+        let is_twice = |(at, policy)| self.policies[..at].contains(policy);
+        if let Some((_, twice)) = self.policies.iter().enumerate().find(|&one| is_twice(one)) {
+            return Err(format!("--policies: {twice} is named twice"));
+        }
         if !self.traces.is_empty() {
             let Some(least) = experiment.traces_min() else {
                 return Err(format!("--traces: {} replays none", experiment.name()));
@@ -178,6 +191,12 @@ impl Settings {
         self.profile.chunk_bytes() / SCALE
     }
 
+    /// The policies that are compared, in their order.
+    pub(crate) fn compared(&self) -> Vec<PolicyName> {
+        let is_compared = |policy: &PolicyName| self.policies.is_empty() || self.policies.contains(policy);
+        PolicyName::ALL.into_iter().filter(is_compared).collect()
+    }
+
     /// Seeds of the core's draws.
     pub(crate) fn seeds(&self) -> impl Iterator<Item = u64> + use<> {
         1..=u64::from(self.seeds)
@@ -221,6 +240,29 @@ mod tests {
             "--sizes: 0 KiB is not a multiple of 2M between 4M and 1400M"
         );
         assert!(checked(Experiment::Oversubscribe, &[20 * MIB, 1400 * MIB]).is_ok());
+    }
+
+    #[test]
+    fn some_policies_are_compared_where_that_says_something_and_each_once() {
+        use PolicyName::{Adaptive, Gdm, Gpuswap};
+        let of = |policies: &[PolicyName]| Settings {
+            policies: policies.to_vec(),
+            ..Settings::of(Profile::Paper, 1, true)
+        };
+        let some = of(&[Adaptive, Gpuswap]);
+        assert_eq!(some.check(Experiment::Oversubscribe), Ok(()));
+        assert_eq!(some.compared(), [Gpuswap, Adaptive]);
+        assert_eq!(of(&[]).compared(), PolicyName::ALL);
+        assert_eq!(
+            some.check(Experiment::Systems).unwrap_err(),
+            "--policies: systems does not compare some of them"
+        );
+        assert_eq!(
+            of(&[Gdm, Adaptive, Gdm])
+                .check(Experiment::Oversubscribe)
+                .unwrap_err(),
+            "--policies: gdm is named twice"
+        );
     }
 
     #[test]

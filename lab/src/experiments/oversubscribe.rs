@@ -81,7 +81,7 @@ fn jobs_of(settings: &Settings) -> Vec<Job> {
         // Without pressure nothing is drawn.
         jobs.push(one(kernel, PLENTY * MIB / SCALE, settings.profile.policy(), 1));
         for usable in usable(settings) {
-            for policy in PolicyName::ALL {
+            for policy in settings.compared() {
                 jobs.extend(settings.seeds().map(|seed| one(kernel, usable, policy, seed)));
             }
         }
@@ -109,6 +109,7 @@ pub(super) fn run(settings: &Settings, onlooker: &dyn Onlooker) -> Result<Report
         jobs,
         outcomes,
         sizes: usable(settings),
+        policies: settings.compared(),
     };
     results.tables(&mut report, settings);
     results.claims(&mut report, settings);
@@ -120,6 +121,7 @@ struct Results {
     jobs: Vec<Job>,
     outcomes: Vec<Outcome>,
     sizes: Vec<u64>,
+    policies: Vec<PolicyName>,
 }
 
 impl Results {
@@ -160,7 +162,7 @@ impl Results {
     }
 
     fn tables(&self, report: &mut Report, settings: &Settings) {
-        for policy in PolicyName::ALL {
+        for &policy in &self.policies {
             let mut columns = vec!["program".to_owned()];
             columns.extend(self.sizes.iter().map(|size| format!("{} MB", size * SCALE / MIB)));
             let rows = SIX.iter().map(|&name| {
@@ -181,12 +183,18 @@ impl Results {
                 rows: rows.collect(),
             });
         }
-        report.tables.push(self.switch());
-        let rows = PolicyName::ALL.iter().map(|&policy| {
+        let of_switch = [PolicyName::Gpuswap, PolicyName::Gdm, PolicyName::GdmAlways];
+        if of_switch.iter().all(|policy| self.policies.contains(policy)) {
+            report.tables.push(self.switch());
+        }
+        let Some(&first) = self.policies.first() else {
+            return;
+        };
+        let rows = self.policies.iter().map(|&policy| {
             let means: Vec<f64> = settings.seeds().map(|seed| self.mean(policy, seed)).collect();
             let ratios = settings
                 .seeds()
-                .map(|seed| self.mean(policy, seed) / self.mean(PolicyName::Gpuswap, seed));
+                .map(|seed| self.mean(policy, seed) / self.mean(first, seed));
             vec![
                 policy.to_string().into(),
                 spread(&means).into(),
@@ -195,9 +203,11 @@ impl Results {
         });
         report.tables.push(Table {
             title: "policies: geometric mean of all the multiples above, over seeds".to_owned(),
-            columns: ["policy", "geometric mean", "of random's"]
-                .map(str::to_owned)
-                .to_vec(),
+            columns: vec![
+                "policy".to_owned(),
+                "geometric mean".to_owned(),
+                format!("of {first}'s"),
+            ],
             rows: rows.collect(),
         });
     }
@@ -231,7 +241,7 @@ impl Results {
         let at_least = self.jobs.iter().zip(&self.outcomes);
         let at_least = at_least.filter(|(job, _)| job.usable == least);
         let finished = at_least.filter(|(_, outcome)| outcome.took_ns > 0.0).count();
-        let wanted = SIX.len() * PolicyName::ALL.len() * settings.seeds as usize;
+        let wanted = SIX.len() * self.policies.len() * settings.seeds as usize;
         report.claim(
             finished == wanted,
             format!(
@@ -248,7 +258,7 @@ impl Results {
 
     fn charts(&self, report: &mut Report) {
         for name in SIX {
-            let series = PolicyName::ALL.iter().map(|&policy| Series {
+            let series = self.policies.iter().map(|&policy| Series {
                 name: policy.to_string(),
                 points: self
                     .sizes

@@ -11,6 +11,7 @@ use clap::builder::PossibleValue;
 use indicatif::{ProgressBar, ProgressStyle};
 use lab::{Experiment, Onlooker, Profile, Settings, Trace};
 use sizes::parse_size;
+use vgpu::PolicyName;
 use vramd_vm::program::{FAILED, WRONG_USAGE, complain};
 use vramd_vm::signals::is_stop_requested;
 
@@ -31,6 +32,9 @@ pub(super) struct Arguments {
     /// Sizes of the points instead of the experiment's own: memory for guests as in the paper (oversubscribe), chunks (chunk-size)
     #[arg(long, value_name = "SIZE", num_args = 1.., value_parser = size)]
     sizes: Vec<u64>,
+    /// Policies that are compared instead of all (oversubscribe)
+    #[arg(long, value_name = "NAME", num_args = 1.., value_parser = policy)]
+    policies: Vec<PolicyName>,
     /// Replay traces from files instead of those of our programs (adaptive, link): `docs/experiments.md` has their form
     #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with = "record")]
     traces: Vec<PathBuf>,
@@ -64,6 +68,16 @@ fn profile(name: &str) -> Result<Profile, String> {
     let found = Profile::ALL.into_iter().find(|profile| profile.name() == name);
     found.ok_or_else(|| {
         let names = Profile::ALL.map(Profile::name);
+        format!("there are {}", names.join(", "))
+    })
+}
+
+fn policy(name: &str) -> Result<PolicyName, String> {
+    let found = PolicyName::ALL
+        .into_iter()
+        .find(|policy| policy.to_string() == name);
+    found.ok_or_else(|| {
+        let names = PolicyName::ALL.map(|policy| policy.to_string());
         format!("there are {}", names.join(", "))
     })
 }
@@ -165,6 +179,7 @@ pub(super) fn lab(arguments: &Arguments) -> anyhow::Result<u8> {
         .map(|path| read_trace(path).with_context(|| format!("the trace {} cannot be used", path.display())));
     let settings = Settings {
         sizes: arguments.sizes.clone(),
+        policies: arguments.policies.clone(),
         traces: traces.collect::<anyhow::Result<_>>()?,
         ..Settings::of(
             arguments.profile,
