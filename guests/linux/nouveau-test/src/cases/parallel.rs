@@ -142,7 +142,7 @@ fn copies_beside_windows(nodes: &Nodes) -> Result<Outcome> {
         let shows = scope.spawn(|| -> Result<()> {
             let mut round = 0;
             while !is_done.load(Ordering::Relaxed) {
-                let shown = device.vram((BYTES / 4) << (round % 3))?;
+                let shown = device.vram((BYTES / 16) << (round % 3))?;
                 Pattern(round).fill(shown.memory());
                 let channel =
                     Channel::with_units(&device, &[Copier::ALL[round as usize % Copier::ALL.len()].unit()])?;
