@@ -321,9 +321,18 @@ impl Witness {
 
     fn wait(&mut self, bus: &mut SimBus, channel: u8, sequence: u32) -> Result<(), String> {
         let until = bus.now_ns() + PATIENCE_NS;
-        while bus.ram_read32(Rig::semaphore_gpa(channel)) != sequence {
-            if bus.now_ns() > until {
-                return Err(format!("copy {sequence} of channel {channel} does not end"));
+        loop {
+            // The time before the look: between the two the guest may rest for longer than its patience.
+            let now = bus.now_ns();
+            let found = bus.ram_read32(Rig::semaphore_gpa(channel));
+            if found == sequence {
+                return Ok(());
+            }
+            if now > until {
+                let fetched = Rig::fetched(bus, channel);
+                return Err(format!(
+                    "copy {sequence} of channel {channel} does not end: its semaphore is {found}, GP_GET {fetched}"
+                ));
             }
             // The CPU goes on meanwhile, in particular while the channel is suspended.
             match self.rng.random_range(0..8u32) {
@@ -332,7 +341,6 @@ impl Witness {
                 _ => bus.relax(),
             }
         }
-        Ok(())
     }
 
     fn finish_all(&mut self, bus: &mut SimBus) -> Result<(), String> {
