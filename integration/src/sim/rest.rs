@@ -106,7 +106,7 @@ impl Simulation {
     /// Lets passes go on until memory is at rest, as it is after a bounded number of moves, and looks at who lends and at the shares.
     pub(super) fn settle(&mut self) -> Result<(), Violation> {
         let on_card = self.let_rest()?;
-        let before = Moved::of(&self.world);
+        let mut before = Moved::of(&self.world);
         let guest_vram: u64 = self
             .vms
             .iter()
@@ -114,11 +114,13 @@ impl Simulation {
             .sum();
         let (mut last, mut quiet) = (before.bytes, 0);
         while quiet < QUIET_PERIODS {
-            if !self.ends_within(STEPS_MAX)? || self.world.is_lost {
-                // Something goes on that takes long: a channel is thrown off, say.
-                return Ok(());
-            }
+            let asked = self.is_asked();
+            let ends = self.ends_within(STEPS_MAX)?;
             let moved = Moved::of(&self.world).bytes;
+            if asked {
+                // Whoever asked for memory and gave it back, again and again, has had it come and go as often.
+                before = Moved::of(&self.world);
+            }
             // The account of a VM whose end was under way closes meanwhile.
             let more = moved.saturating_sub(before.bytes);
             if more > MOVED_MAX * guest_vram {
@@ -126,6 +128,10 @@ impl Simulation {
                 return Err(Violation(format!(
                     "memory goes to and fro: {moved} MiB and no end"
                 )));
+            }
+            if !ends || self.world.is_lost {
+                // Something goes on that takes long: a channel is thrown off, say.
+                return Ok(());
             }
             quiet = if moved == last { quiet + 1 } else { 0 };
             last = moved;
@@ -157,6 +163,12 @@ impl Simulation {
             self.collect_replies()?;
         }
         Ok(false)
+    }
+
+    /// Whether a guest or its VMM waits for an answer.
+    fn is_asked(&self) -> bool {
+        let audit = self.world.manager.audit().unwrap_or_default();
+        audit.vms.iter().any(|of| of.asks)
     }
 
     /// The core has given the card up: rightly, and with nothing in the wrong hands by then.

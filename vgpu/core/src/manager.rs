@@ -443,6 +443,8 @@ pub struct VmAudit {
     pub emptied: Vec<fermi_spec::addr::FrameNo>,
     /// Physical channels that are suspended for a move.
     pub suspended: Vec<u8>,
+    /// Something that its guest or its VMM asked for is not done.
+    pub asks: bool,
     /// Bytes in VRAM.
     pub resident: u64,
     /// Bytes of chunks in host RAM.

@@ -10,6 +10,11 @@ use crate::device::Vgpu;
 use crate::memory::{ChunkNo, ChunkPlace};
 use crate::policy::VmView;
 
+/// Whether requests of the VM are not answered.
+fn asks(vgpu: &Vgpu) -> bool {
+    vgpu.blocked.is_some() || !vgpu.queue.is_empty()
+}
+
 impl Running {
     pub(super) fn under_way(&self) -> Vec<String> {
         let mut texts = Vec::new();
@@ -27,8 +32,8 @@ impl Running {
             "address spaces that leave".to_owned(),
         );
         for vgpu in self.vms.values() {
-            let waits = vgpu.blocked.is_some() || !vgpu.queue.is_empty() || vgpu.leaves();
-            note(waits, format!("requests of {}", vgpu.id));
+            let asks = asks(vgpu) || vgpu.leaves();
+            note(asks, format!("requests of {}", vgpu.id));
             let parks = vgpu.channels.values().any(|channel| channel.parking);
             note(parks, format!("a channel of {} that is parked", vgpu.id));
             let (resident, quota) = (vgpu.chunks.resident(), vgpu.quota());
@@ -118,6 +123,7 @@ impl Running {
                 .filter(|c| c.suspended)
                 .map(|c| c.physical.0)
                 .collect(),
+            asks: asks(vgpu),
             resident: vgpu.chunks.resident(),
             spilled: vgpu.chunks.spilled(),
             active: view.active,
