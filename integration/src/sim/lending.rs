@@ -26,8 +26,9 @@ const STEPS_AFTER_A_MOVE: u32 = 200;
 const STEP_NS: u64 = 5_000;
 const CHANNELS: u16 = 128;
 
-/// What the card has of each VM.
-pub(super) type OnCard = BTreeMap<VmId, Doing>;
+/// What the card has of each VM, and how often the VM had been stopped by then: a channel that is put back has its doorbell rung once more, which the
+/// card counts as work until it has looked.
+pub(super) type OnCard = BTreeMap<VmId, (Doing, u64)>;
 
 /// What a VM's channels do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -98,7 +99,8 @@ impl Simulation {
             } else {
                 Doing::Unknown
             };
-            (vm.vm, doing)
+            let account = self.world.manager.account(vm.vm);
+            (vm.vm, (doing, account.map_or(0, |of| of.suspensions)))
         });
         doing.collect()
     }
@@ -174,13 +176,15 @@ impl Simulation {
             let is_wanted = audit.vms.iter().any(|of| of.vm != vm.vm && wants(of));
             let since = [before, &after].map(|then| then.get(&vm.vm).copied());
             match since {
-                [Some(Doing::Nothing), Some(Doing::Nothing)] if is_wanted && !vm.lends => {
+                [Some((Doing::Nothing, stopped)), Some((Doing::Nothing, since))]
+                    if stopped == since && is_wanted && !vm.lends =>
+                {
                     return Err(Violation(format!(
                         "{} has nothing on the card for long, others want memory, and it does not lend",
                         vm.vm
                     )));
                 }
-                [Some(Doing::Work), Some(Doing::Work)] if vm.lends => {
+                [Some((Doing::Work, _)), Some((Doing::Work, _))] if vm.lends => {
                     return Err(Violation(format!("{} lends, and has work on the card", vm.vm)));
                 }
                 _ => {}
