@@ -117,7 +117,7 @@ impl Experiment {
     }
 
     /// Whether some of the policies can be compared in it.
-    pub fn takes_policies(self) -> bool {
+    pub(crate) fn takes_policies(self) -> bool {
         self == Self::Oversubscribe
     }
 
