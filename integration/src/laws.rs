@@ -91,6 +91,11 @@ impl Laws {
         self.broken.clone().map_or(Ok(()), Err)
     }
 
+    /// A VM's guest is after harm, which some laws expect.
+    pub(crate) fn harms(&mut self, vm: VmId) {
+        self.shown.harms(vm);
+    }
+
     /// Looks at the world after an event and its actions.
     pub(crate) fn after(&mut self, world: &World, event: &Event, actions: &[Action]) {
         if self.broken.is_none() {

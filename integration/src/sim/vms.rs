@@ -125,6 +125,9 @@ impl Simulation {
         } = drawn;
         self.world
             .attach(id, config, (witness::SPARE_GPA + witness::SPARE_BYTES) as usize);
+        if kind == Kind::Hostile {
+            self.world.watch.laws.harms(id);
+        }
         let expected = hex(&Sha256::digest(&input));
         let ram = Arc::clone(&self.world.vm(id).ram);
         ram.get_slice(INPUT_GPA as usize, input.len())
