@@ -168,6 +168,7 @@ mod tests {
             blocks: Vec::new(),
             emptied: Vec::new(),
             suspended: Vec::new(),
+            asks: false,
             resident: active + idle,
             spilled: wanted,
             active,
