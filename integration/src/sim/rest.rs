@@ -106,23 +106,23 @@ impl Simulation {
     /// Lets passes go on until memory is at rest, as it is after a bounded number of moves, and looks at who lends and at the shares.
     pub(super) fn settle(&mut self) -> Result<(), Violation> {
         let on_card = self.let_rest()?;
-        let mut before = Moved::of(&self.world);
+        let before = Moved::of(&self.world);
         let guest_vram: u64 = self
             .vms
             .iter()
             .map(|vm| self.world.vm(vm.id).image.size() as u64)
             .sum();
-        let (mut last, mut quiet) = (before.bytes, 0);
+        let (mut from, mut last, mut quiet) = (before.bytes, before.bytes, 0);
         while quiet < QUIET_PERIODS {
             let asked = self.is_asked();
             let ends = self.ends_within(STEPS_MAX)?;
             let moved = Moved::of(&self.world).bytes;
             if asked {
                 // Whoever asked for memory and gave it back, again and again, has had it come and go as often.
-                before = Moved::of(&self.world);
+                from = moved;
             }
             // The account of a VM whose end was under way closes meanwhile.
-            let more = moved.saturating_sub(before.bytes);
+            let more = moved.saturating_sub(from);
             if more > MOVED_MAX * guest_vram {
                 let moved = more / MIB;
                 return Err(Violation(format!(
