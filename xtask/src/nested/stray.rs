@@ -10,6 +10,7 @@ use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 
 use super::{PATIENCE, SUCCESS};
+use crate::card::Card;
 use crate::guest::Guest;
 use crate::host_env::GuestFile;
 
@@ -50,11 +51,16 @@ pub(super) fn files(weakened: &Path, card: &str, folder: &Path) -> Result<Vec<Gu
 }
 
 /// Sends the GPU to foreign memory by both programs.
-pub(super) fn check(guest: &mut Guest) -> Result<()> {
+pub(super) fn check(guest: &mut Guest, outer: &Card) -> Result<()> {
     let said = run(guest, ORDINARY)?;
     ensure!(said == "stray=fault", "a stray copy of an ordinary build: {said}");
     let log = faults(guest)?;
     ensure!(log.is_empty(), "an ordinary build sent the GPU astray: {log:?}");
+    let complaints = outer.complaints()?;
+    ensure!(
+        complaints.is_empty(),
+        "the card, by an ordinary build: {complaints}"
+    );
     println!("a copy to {NOWHERE}: stopped by the shadow page table");
     let said = run(guest, WEAKENED)?;
     // Loads that the IOMMU stops read ones; the guest had written something else.
