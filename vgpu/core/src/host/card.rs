@@ -15,7 +15,7 @@ use super::arena::Arena;
 use super::bring_up::Layout;
 use super::copy::{self, CopyChannel, CopyRun};
 use super::graph::Graph;
-use super::lane::{Doorbells, Job, Lane, Late, Op, PollEnd, Tokens};
+use super::lane::{Doorbells, Job, Lane, Op, PollEnd, Tokens};
 use super::lending::Lending;
 use super::microcode::{Microcode, copy_engine_runs};
 use crate::contained::Owner;
@@ -24,6 +24,7 @@ use crate::reason::CardOperation;
 use crate::saved::Unsound;
 
 mod inspection;
+mod stopping;
 mod tables;
 
 pub(crate) use tables::{OwnTables, instance_block, linear_tables, pde};
@@ -366,60 +367,6 @@ impl Card {
         if self.lanes.doorbells.insert(channel, gp_put).is_none() {
             self.lanes.fifo.push([Op::Ring(channel)], Job::Nothing);
         }
-    }
-
-    /// Takes a channel off the engines, leaving its state as it is.
-    pub(crate) fn preempt(&mut self, channel: PhysChannel, timeout_ns: u64, job: Job) {
-        self.lanes.fifo.push(
-            [
-                Op::Write(PfifoReg::Preempt.into(), u32::from(channel.0)),
-                Op::Poll {
-                    reg: PfifoReg::Preempt.into(),
-                    mask: pfifo::PREEMPT_PENDING,
-                    value: 0,
-                    timeout_ns,
-                    late: Late::Fails,
-                },
-            ],
-            job,
-        );
-    }
-
-    /// Takes channels off the card: not runnable, preempted, seen idle within `timeout_ns` all together.
-    pub(crate) fn take_off(&mut self, channels: &[PhysChannel], unbind: bool, timeout_ns: u64, job: Job) {
-        let mut ops: Vec<Op> = channels
-            .iter()
-            .map(|c| {
-                Op::Write(
-                    PfifoReg::ChannelState(u16::from(c.0)).into(),
-                    pfifo::CHANNEL_START & !1,
-                )
-            })
-            .collect();
-        for channel in channels {
-            if planted::is(Fault::PreemptNotAwaited) {
-                ops.push(Op::Write(PfifoReg::Preempt.into(), u32::from(channel.0)));
-                continue;
-            }
-            ops.extend([
-                Op::Write(PfifoReg::Preempt.into(), u32::from(channel.0)),
-                Op::Poll {
-                    reg: PfifoReg::Preempt.into(),
-                    mask: pfifo::PREEMPT_PENDING,
-                    value: 0,
-                    timeout_ns,
-                    late: Late::Fails,
-                },
-            ]);
-        }
-        if unbind {
-            ops.extend(
-                channels
-                    .iter()
-                    .map(|c| Op::Write(PfifoReg::ChannelInstance(u16::from(c.0)).into(), 0)),
-            );
-        }
-        self.lanes.fifo.push_within(timeout_ns, ops, job);
     }
 
     /// A word of the arena, written before the next runlist is handed over.
