@@ -27,6 +27,7 @@ mod inspection;
 mod stopping;
 mod tables;
 
+pub(crate) use stopping::Off;
 pub(crate) use tables::{OwnTables, instance_block, linear_tables, pde};
 
 /// A channel number of the card.

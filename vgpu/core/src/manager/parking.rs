@@ -8,7 +8,7 @@
 //!
 //! A guest has 128 channels, and the card has 127 for all. A VM holds what it was promised and what it may borrow (`host::lending`); its
 //! other channels are the broker's alone: their instance blocks, with what the card stored there, and what their USERD showed. A channel
-//! without work makes place first, and is not missed. If all of them work, they take turns: the one that was bound first goes after
+//! without work makes place first, and is not missed; one that turns out to have some when it is off the engines, as a copy that gave way, stays. If all of them work, they take turns: the one that was bound first goes after
 //! [`TURN_NS`]. A VM's channels take places from each other, never from another VM.
 //!
 //! What an engine knows of a channel is in memory behind a pointer in its instance block. A channel without any such pointer that has used
@@ -30,7 +30,7 @@ use super::running::Running;
 use crate::device::contexts::{Context, ImageNo};
 use crate::device::{Channel, Parked, SpaceId, Vgpu};
 use crate::event::{Action, Tick, Token, VmId};
-use crate::host::card::Card;
+use crate::host::card::{Card, Off};
 use crate::host::{Job, PhysChannel};
 use crate::share::CHANNEL_ASKED;
 
@@ -347,9 +347,15 @@ impl Running {
 
     /// A channel that is to be parked is off the runlist.
     pub(super) fn parked_off_list(&mut self, physical: PhysChannel) {
-        if self.parking(physical).is_some() {
+        if let Some((.., channel)) = self.parking(physical) {
+            // One that has work asks for a number as soon as it has none.
+            let then = if channel.has_work {
+                Off::Leave
+            } else {
+                Off::LeaveIfDone
+            };
             self.card
-                .take_off(&[physical], true, STOP_NS, Job::ParkedStopped(physical));
+                .take_off(&[physical], then, STOP_NS, Job::ParkedStopped(physical));
         }
     }
 
@@ -364,7 +370,7 @@ impl Running {
             channel.looking = Some(look);
             return self.look_at_card(cx);
         }
-        channel.parking = false;
+        (channel.parking, channel.has_work) = (false, true);
         channel.bound_at = cx.now;
         let (runnable, gp_put) = (channel.runnable, channel.due());
         if std::mem::take(&mut channel.preempting) {

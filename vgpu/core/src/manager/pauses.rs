@@ -15,6 +15,7 @@ use super::mover::{Head, Move, Stage, Suspension};
 use super::running::Running;
 use crate::device::{Space, Vgpu};
 use crate::event::{Tick, VmId};
+use crate::host::card::Off;
 use crate::host::{Job, Pause, PhysChannel};
 use crate::memory::{GuestPage, Piece};
 use crate::notice::{MoveId, Notice};
@@ -67,7 +68,7 @@ impl Running {
         self.mover.current = Some(Move::new(head, Stage::Suspending, cx.now));
         self.card.take_off(
             &physical,
-            false,
+            Off::Stay,
             self.config.suspend_budget_ns,
             Job::Suspended(id),
         );

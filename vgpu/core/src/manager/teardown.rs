@@ -23,6 +23,7 @@ use super::running::Running;
 use crate::contained::contained;
 use crate::device::{Blocked, Channel, Leave, LeaveStage, Queued, SyncCause, Vgpu};
 use crate::event::{Action, Refusal, Reply, VmId};
+use crate::host::card::Off;
 use crate::host::{Job, PhysChannel};
 use crate::memory::{ChunkPlace, Chunks};
 use crate::notice::Notice;
@@ -73,7 +74,7 @@ impl Running {
         if let Some(leaving) = self.leaving.get_mut(&channel) {
             leaving.stage = LeavingStage::Stopping { tries: 0 };
             self.card
-                .take_off(&[channel], true, STOP_NS, Job::Stopped(channel));
+                .take_off(&[channel], Off::Leave, STOP_NS, Job::Stopped(channel));
         }
     }
 
@@ -89,7 +90,7 @@ impl Running {
                 self.evict(channel, cx);
             }
             self.card
-                .take_off(&[channel], true, STOP_NS, Job::Stopped(channel));
+                .take_off(&[channel], Off::Leave, STOP_NS, Job::Stopped(channel));
             return;
         }
         let look = self.volatile.scan.next_look();

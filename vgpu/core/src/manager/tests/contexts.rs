@@ -491,6 +491,48 @@ fn parked_channel_keeps_its_context_and_gives_its_memory_back() {
     assert!(image, "its content is stored again");
 }
 
+/// Has an idle channel that the card holds back from an answer leave it, or one with work.
+fn on_its_way_out(has_work: bool) -> Scene {
+    let mut scene = Scene::up();
+    scene.attach(A, 16);
+    bind(&mut scene, A);
+    scene.run_channel(A);
+    let vgpu = scene.running().vms.get_mut(&A).unwrap();
+    vgpu.channels.get_mut(&0).unwrap().has_work = has_work;
+    scene.held.insert(PfifoReg::ChannelState(FIRST_CHANNEL).into());
+    scene.running().park(A, 0);
+    scene.apply(Event::Wake);
+    scene
+}
+
+#[test]
+fn channel_whose_copy_gave_way_on_its_way_out_keeps_its_number() {
+    let mut scene = on_its_way_out(false);
+    assert!(!scene.running().vms[&A].parked.contains_key(&0));
+    scene.take();
+    let state = Bar0Reg::from(PfifoReg::ChannelState(FIRST_CHANNEL));
+    scene.end_polls(state, false);
+    let channel = &scene.running().vms[&A].channels[&0];
+    assert!(channel.has_work && !channel.parking);
+    scene.first("start", |action| is_store(action, state, pfifo::CHANNEL_START));
+}
+
+#[test]
+fn channel_without_work_leaves_when_the_card_has_said_so_once_more() {
+    let mut scene = on_its_way_out(false);
+    scene.end_polls(PfifoReg::ChannelState(FIRST_CHANNEL).into(), true);
+    assert!(scene.running().vms[&A].parked[&0].wants_since.is_none());
+}
+
+#[test]
+fn channel_that_leaves_with_work_is_not_asked_and_comes_back() {
+    let mut scene = on_its_way_out(true);
+    let instance = PfifoReg::ChannelInstance(FIRST_CHANNEL).into();
+    scene.first("no entry", |action| is_store(action, instance, 0));
+    // A number was free.
+    assert!(scene.running().vms[&A].channels[&0].has_work);
+}
+
 #[test]
 fn parked_channel_that_needs_no_image_does_not_wait_behind_one_that_finds_none() {
     let mut scene = Scene::up();
