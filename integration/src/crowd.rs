@@ -147,6 +147,51 @@ pub fn all_channels_work(bus: &mut impl WideBus, seed: u64, rounds: u64) -> Resu
     Ok(())
 }
 
+/// All channels have copies under way with nothing behind them in their rings: a guest that waits for what a copy itself stores, as one
+/// whose last method releases a semaphore does.
+///
+/// # Errors
+/// Says the copies of which channels come to no end.
+pub fn copies_alone_end(bus: &mut impl WideBus, seed: u64, rounds: u64) -> Result<(), String> {
+    let mut rig = Rig::start(bus, DATA_BYTES);
+    (0..ALL).for_each(|channel| bind(&mut rig, bus, channel));
+    let all: Vec<u8> = (0..ALL).collect();
+    rig.commit(bus, &all);
+    all_do(&mut rig, bus, binding)?;
+    for round in 0..rounds {
+        let expected = |channel| pattern(seed ^ round << 32, channel);
+        let mut under_way: Vec<u8> = (WITHOUT_ENGINE..ALL).collect();
+        for &channel in &under_way {
+            bus.ram_write(PATTERNS_GPA + at_slot(channel), &expected(channel));
+            bus.ram_write(
+                FOUND_GPA + at_slot(channel),
+                &vec![NOT_COPIED; slot_bytes(channel) as usize],
+            );
+        }
+        for &channel in &under_way {
+            let [from, to] = [PATTERNS_GPA, FOUND_GPA].map(|at| RAM_VA + at + at_slot(channel));
+            rig.submit(bus, channel, &first_copy(channel, from, to));
+        }
+        for _ in 0..TURNS / 100 {
+            under_way.retain(|&channel| {
+                let mut found = vec![0; slot_bytes(channel) as usize];
+                bus.ram_read(FOUND_GPA + at_slot(channel), &mut found);
+                found != expected(channel)
+            });
+            if under_way.is_empty() {
+                break;
+            }
+            (0..100).for_each(|_| bus.relax());
+        }
+        if !under_way.is_empty() {
+            return Err(format!(
+                "copies of channels {under_way:?} do not end in round {round}"
+            ));
+        }
+    }
+    Ok(())
+}
+
 fn generation_works(rig: &mut Rig, bus: &mut impl WideBus, seed: u64, rounds: u64) -> Result<(), String> {
     (0..ALL).for_each(|channel| bind(rig, bus, channel));
     let all: Vec<u8> = (0..ALL).collect();

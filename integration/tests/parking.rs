@@ -71,3 +71,22 @@ fn channels_give_up_their_numbers_in_the_middle_of_a_copy() {
     assert!(counters.carried_copies > 0, "{counters:?}");
     bench.end();
 }
+
+/// The same with nothing behind a copy in its channel's ring: the card does not count it as work before it has given way.
+#[test]
+fn copies_with_nothing_behind_them_end_though_their_channels_give_up_numbers() {
+    let promised = VmConfig {
+        channels: 112,
+        ..vm_config(16)
+    };
+    let mut bench = Bench::with(64, gpu_config(), &[vm_config(16), promised]);
+    let faults = bench.world.model.faults_mut();
+    faults.copy_slowdown = 1000;
+    // Time for a copy to give way between its channel's last answer and the end of its number.
+    faults.runlist_delay_ns = 5_000_000;
+    let task = bench.start(VmId(0), |bus| crowd::copies_alone_end(bus, 0, 4));
+    bench.join(task).unwrap();
+    let counters = bench.world.model.counters();
+    assert!(counters.carried_copies > 0, "{counters:?}");
+    bench.end();
+}
