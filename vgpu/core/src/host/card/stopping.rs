@@ -18,22 +18,23 @@ pub(crate) enum Off {
     LeaveIfDone,
 }
 
+fn preempt_and_wait(channel: PhysChannel, timeout_ns: u64) -> [Op; 2] {
+    [
+        Op::Write(PfifoReg::Preempt.into(), u32::from(channel.0)),
+        Op::Poll {
+            reg: PfifoReg::Preempt.into(),
+            mask: pfifo::PREEMPT_PENDING,
+            value: 0,
+            timeout_ns,
+            late: Late::Fails,
+        },
+    ]
+}
+
 impl Card {
     /// Takes a channel off the engines, leaving its state as it is.
     pub(crate) fn preempt(&mut self, channel: PhysChannel, timeout_ns: u64, job: Job) {
-        self.lanes.fifo.push(
-            [
-                Op::Write(PfifoReg::Preempt.into(), u32::from(channel.0)),
-                Op::Poll {
-                    reg: PfifoReg::Preempt.into(),
-                    mask: pfifo::PREEMPT_PENDING,
-                    value: 0,
-                    timeout_ns,
-                    late: Late::Fails,
-                },
-            ],
-            job,
-        );
+        self.lanes.fifo.push(preempt_and_wait(channel, timeout_ns), job);
     }
 
     /// Takes channels off the card: not runnable, preempted, seen idle within `timeout_ns` all together.
@@ -52,16 +53,7 @@ impl Card {
                 ops.push(Op::Write(PfifoReg::Preempt.into(), u32::from(channel.0)));
                 continue;
             }
-            ops.extend([
-                Op::Write(PfifoReg::Preempt.into(), u32::from(channel.0)),
-                Op::Poll {
-                    reg: PfifoReg::Preempt.into(),
-                    mask: pfifo::PREEMPT_PENDING,
-                    value: 0,
-                    timeout_ns,
-                    late: Late::Fails,
-                },
-            ]);
+            ops.extend(preempt_and_wait(*channel, timeout_ns));
         }
         if then == Off::LeaveIfDone {
             // A copy that gave way on its way out waits for its turn, and nobody calls for a channel without a number.
