@@ -8,8 +8,9 @@
 //!
 //! A guest has 128 channels, and the card has 127 for all. A VM holds what it was promised and what it may borrow (`host::lending`); its
 //! other channels are the broker's alone: their instance blocks, with what the card stored there, and what their USERD showed. A channel
-//! without work makes place first, and is not missed; one that turns out to have some when it is off the engines, as a copy that gave way, stays. If all of them work, they take turns: the one that was bound first goes after
-//! [`TURN_NS`]. A VM's channels take places from each other, never from another VM.
+//! without work makes place first, and is not missed; one that has some after all when it is off the engines, as a copy that gave way,
+//! stays. If all of them work, they take turns: the one that was bound first goes after [`TURN_NS`]. A VM's channels take places from
+//! each other, never from another VM.
 //!
 //! What an engine knows of a channel is in memory behind a pointer in its instance block. A channel without any such pointer that has used
 //! an engine keeps its number: the card would forget its state (decision 0016).
