@@ -77,6 +77,7 @@ impl Run<'_> {
 }
 
 /// Location of bytes.
+#[derive(Clone)]
 struct Map {
     frames: Vec<Option<Backing>>,
     bus: Arc<dyn SystemBus>,
@@ -126,7 +127,8 @@ impl Map {
 
 /// VRAM and system memory, with the counters of everything.
 pub(crate) struct Memory {
-    map: Map,
+    /// Shared with the views that there are.
+    map: Arc<Map>,
     pub(crate) counters: Counters,
     /// Grows with every semaphore and piece of data that engines or host store: units that wait
     /// for memory look again.
@@ -139,7 +141,17 @@ impl Memory {
         let mut places = Vec::new();
         places.resize_with(frames as usize, || None);
         Self {
-            map: Map { frames: places, bus },
+            map: Arc::new(Map { frames: places, bus }),
+            counters: Counters::default(),
+            stores: 0,
+        }
+    }
+
+    /// The same memory as it is now, with counters of its own, for another thread to read from. Frames that are placed later
+    /// are not in it.
+    pub(crate) fn view(&self) -> Self {
+        Self {
+            map: Arc::clone(&self.map),
             counters: Counters::default(),
             stores: 0,
         }
@@ -157,7 +169,7 @@ impl Memory {
 
     /// Whether there is such a frame; it is placed then.
     pub(crate) fn place_frame(&mut self, frame: FrameNo, backing: Option<Backing>) -> bool {
-        match self.map.frames.get_mut(frame.0 as usize) {
+        match Arc::make_mut(&mut self.map).frames.get_mut(frame.0 as usize) {
             Some(slot) => {
                 *slot = backing;
                 true

@@ -199,9 +199,11 @@ impl Block {
         while *budget != 0 {
             let warp = &mut self.warps[self.turn];
             if warp.state == WarpState::Running && self.left != 0 {
-                let ran = execute::run(level, warp, code, &mut machine, watch, self.left.min(*budget))?;
+                let given = self.left.min(*budget);
+                let (ran, outcome) = execute::run(level, warp, code, &mut machine, watch, given);
                 self.left -= ran;
                 *budget -= ran;
+                outcome?;
                 idle = 0;
                 match warp.state {
                     WarpState::Running => continue,

@@ -1,6 +1,6 @@
 //! Code as it is executed: decoded once, checked against the launch once.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use fermi_spec::isa::{
     DataType, INSTRUCTION_BYTES, Instruction, Opcode, Source,
@@ -189,10 +189,10 @@ impl Page {
     }
 }
 
-/// The code of a launch.
-#[derive(Default)]
+/// The code of a launch. A clone has what was decoded by then.
+#[derive(Clone, Default)]
 pub(crate) struct Code {
-    pages: BTreeMap<u32, Page>,
+    pages: BTreeMap<u32, Arc<Page>>,
 }
 
 impl Code {
@@ -215,7 +215,7 @@ impl Code {
                 let at = first + index as u32 * INSTRUCTION_BYTES;
                 *op = Op::decode(u64::from_le_bytes(*word), at, launch);
             }
-            self.pages.insert(first, Page { first, ops });
+            self.pages.insert(first, Arc::new(Page { first, ops }));
         }
         Ok(&self.pages[&first])
     }

@@ -40,8 +40,8 @@ pub(super) struct Machine<'a> {
     pub(super) tally: &'a mut Tally,
 }
 
-/// Runs `warp` for at most `budget` instructions; how many it ran. Where it stops for good, its program counter shows the
-/// instruction that it stopped at.
+/// Runs `warp` for at most `budget` instructions; how many it ran, also where it stops for good. Its program counter shows the
+/// instruction that it stopped at then.
 #[inline(always)]
 pub(super) fn run<W: Watch>(
     level: impl Level,
@@ -50,7 +50,7 @@ pub(super) fn run<W: Watch>(
     machine: &mut Machine<'_>,
     watch: &mut W,
     budget: u64,
-) -> Result<u64, Stop> {
+) -> (u64, Result<(), Stop>) {
     let mut done = 0;
     while warp.state == WarpState::Running && done < budget {
         let launch = machine.launch;
@@ -64,7 +64,7 @@ pub(super) fn run<W: Watch>(
                 warp.state = WarpState::AtPages;
                 break;
             }
-            Err(stop) => return Err(stop),
+            Err(stop) => return (done, Err(stop)),
         };
         while warp.state == WarpState::Running
             && done < budget
@@ -72,7 +72,7 @@ pub(super) fn run<W: Watch>(
         {
             let op = match op {
                 Ok(op) => op,
-                Err(error) => return Err((*error).into()),
+                Err(error) => return (done, Err((*error).into())),
             };
             if let Some(reach) = watch.ahead()
                 && !is_let_through(warp, op, machine, reach)
@@ -95,12 +95,12 @@ pub(super) fn run<W: Watch>(
             }
             if let Err(stop) = outcome {
                 warp.pc = pc;
-                return Err(stop);
+                return (done, Err(stop));
             }
             done += 1;
         }
     }
-    Ok(done)
+    (done, Ok(()))
 }
 
 /// Whether the card lets an instruction reach what it is about to reach; if not, its warp waits.
