@@ -139,14 +139,18 @@ impl Grid {
             watcher if outside.looks_ahead() => {
                 self.run_body(Common, outside, &mut Ahead::new(watcher), budget)
             }
-            None => simd::run_grid(self, outside, budget),
+            None => simd::perform(Piece {
+                grid: self,
+                outside,
+                budget,
+            }),
             Some(watcher) => self.run_body(Common, outside, &mut Watched(watcher), budget),
         }
     }
 
     /// [`Self::run`], compiled for the processor at hand by [`simd`].
     #[inline(always)]
-    pub(super) fn run_body<W: Watch>(
+    fn run_body<W: Watch>(
         &mut self,
         level: impl Level,
         outside: &mut dyn Outside,
@@ -241,5 +245,21 @@ impl Grid {
         self.blocks.push_back(block);
         self.next += 1;
         true
+    }
+}
+
+/// A piece of a grid, for the interpreter compiled for the processor at hand.
+pub(super) struct Piece<'a> {
+    pub(super) grid: &'a mut Grid,
+    pub(super) outside: &'a mut dyn Outside,
+    pub(super) budget: u64,
+}
+
+impl simd::Work for Piece<'_> {
+    type Output = Result<GridProgress, Stop>;
+
+    #[inline(always)]
+    fn perform(self, level: impl Level) -> Self::Output {
+        self.grid.run_body(level, self.outside, &mut (), self.budget)
     }
 }

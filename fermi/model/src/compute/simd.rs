@@ -7,19 +7,20 @@
 // for a set of instructions may be called only where the processor has it; a value of the set's type is the proof.
 #![expect(unsafe_code)]
 
-use super::{
-    code::Op,
-    grid::{Grid, GridProgress},
-    outside::Outside,
-    trap::Stop,
-    warp::Warp,
-};
+use super::{code::Op, warp::Warp};
 
 /// Instructions of the shader cores whose loops over lanes are a function of their own, so that they do not lengthen
 /// the interpreter's.
 pub(super) trait Group {
     /// Performs `op` in `lanes`. Inlined always, as only then it becomes part of what is compiled for a [`Level`].
     fn perform(warp: &mut Warp, op: &Op, lanes: u32);
+}
+
+/// Work of the interpreter, compiled for each [`Level`].
+pub(super) trait Work {
+    type Output;
+    /// Inlined always, as a [`Group`] is.
+    fn perform(self, level: impl Level) -> Self::Output;
 }
 
 /// A set of instructions that the processor is known to have.
@@ -53,9 +54,9 @@ macro_rules! level {
                 ($(std::is_x86_feature_detected!($feature))&&*).then_some(Self(()))
             }
 
-            fn run(self, grid: &mut Grid, outside: &mut dyn Outside, budget: u64) -> Result<GridProgress, Stop> {
+            fn run<W: Work>(self, work: W) -> W::Output {
                 // SAFETY: a value exists only where `detect` found all that the function is compiled for.
-                unsafe { $run(self, grid, outside, budget) }
+                unsafe { $run(self, work) }
             }
         }
 
@@ -77,13 +78,8 @@ macro_rules! level {
 
         #[cfg(target_arch = "x86_64")]
         #[target_feature(enable = $all)]
-        fn $run(
-            level: $name,
-            grid: &mut Grid,
-            outside: &mut dyn Outside,
-            budget: u64,
-        ) -> Result<GridProgress, Stop> {
-            grid.run_body(level, outside, &mut (), budget)
+        fn $run<W: Work>(level: $name, work: W) -> W::Output {
+            work.perform(level)
         }
     };
 }
@@ -109,44 +105,28 @@ level!(
     run_avx512
 );
 
-/// Runs a grid with the best instructions of this processor.
-pub(super) fn run_grid(
-    grid: &mut Grid,
-    outside: &mut dyn Outside,
-    budget: u64,
-) -> Result<GridProgress, Stop> {
+/// Does work with the best instructions of this processor.
+pub(super) fn perform<W: Work>(work: W) -> W::Output {
     #[cfg(target_arch = "x86_64")]
     {
         if let Some(level) = Avx512::detect() {
-            return level.run(grid, outside, budget);
+            return level.run(work);
         }
         if let Some(level) = Avx2::detect() {
-            return level.run(grid, outside, budget);
+            return level.run(work);
         }
     }
-    run_common(grid, outside, budget)
+    work.perform(Common)
 }
 
-fn run_common(grid: &mut Grid, outside: &mut dyn Outside, budget: u64) -> Result<GridProgress, Stop> {
-    grid.run_body(Common, outside, &mut (), budget)
-}
-
-/// How a grid runs.
+/// Does work with each set of instructions that this processor has, the common one first.
 #[cfg(test)]
-pub(super) type Runner = fn(&mut Grid, &mut dyn Outside, u64) -> Result<GridProgress, Stop>;
-
-/// The levels that this processor has, the common one first.
-#[cfg(test)]
-pub(super) fn runners() -> Vec<Runner> {
-    let mut runners: Vec<Runner> = vec![run_common];
+pub(super) fn perform_with_each<W: Work>(mut work: impl FnMut() -> W) -> Vec<W::Output> {
+    let mut outputs = vec![work().perform(Common)];
     #[cfg(target_arch = "x86_64")]
     {
-        if Avx2::detect().is_some() {
-            runners.push(|grid, outside, budget| Avx2::detect().expect("seen").run(grid, outside, budget));
-        }
-        if Avx512::detect().is_some() {
-            runners.push(|grid, outside, budget| Avx512::detect().expect("seen").run(grid, outside, budget));
-        }
+        outputs.extend(Avx2::detect().map(|level| level.run(work())));
+        outputs.extend(Avx512::detect().map(|level| level.run(work())));
     }
-    runners
+    outputs
 }

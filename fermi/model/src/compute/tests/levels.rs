@@ -1,7 +1,10 @@
 //! Every set of instructions that this processor has gives the same bits.
 
 use super::{
-    super::{grid::Grid, grid::GridProgress, simd},
+    super::{
+        grid::{Grid, GridProgress, Piece},
+        simd,
+    },
     A, B, FaultBuffer, Flat, assemble, launch, load, noise,
 };
 
@@ -93,8 +96,8 @@ fn instructions() -> Vec<String> {
     texts
 }
 
-/// What each thread has afterwards: the result and the flags.
-fn results(instruction: &str, input: &[u32], run: simd::Runner) -> Vec<u32> {
+/// What each thread has afterwards, by the set of instructions: the result and the flags.
+fn results(instruction: &str, input: &[u32]) -> Vec<Vec<u32>> {
     let text = format!(
         "mov b32 $r8 $tidx
         shl b32 $r9 $r8 clamp 0x5
@@ -111,19 +114,40 @@ fn results(instruction: &str, input: &[u32], run: simd::Runner) -> Vec<u32> {
     );
     let program = assemble(&text).unwrap_or_else(|error| panic!("{instruction}: {error:?}"));
     let threads = input.len() as u32 / 8;
-    let mut memory = Flat::default();
-    memory.put_words(A, input);
-    memory.put_words(B, &vec![0; input.len()]);
-    load(&mut memory, &program);
-    let mut grid = Grid::new(
-        launch(&program, [1, 1, 1], [threads, 1, 1], &[]),
-        15,
-        0,
-        FaultBuffer::default(),
-    );
-    let progress = run(&mut grid, &mut memory, u64::MAX).expect(instruction);
-    assert_eq!(progress, GridProgress::Done, "{instruction}");
-    memory.words(B, input.len())
+    simd::perform_with_each(|| {
+        let mut memory = Flat::default();
+        memory.put_words(A, input);
+        memory.put_words(B, &vec![0; input.len()]);
+        load(&mut memory, &program);
+        let launch = launch(&program, [1, 1, 1], [threads, 1, 1], &[]);
+        Whole {
+            grid: Grid::new(launch, 15, 0, FaultBuffer::default()),
+            memory,
+            words: input.len(),
+        }
+    })
+}
+
+/// A grid that is run to its end, and the words that it leaves.
+struct Whole {
+    grid: Grid,
+    memory: Flat,
+    words: usize,
+}
+
+impl simd::Work for Whole {
+    type Output = Vec<u32>;
+
+    #[inline(always)]
+    fn perform(mut self, level: impl simd::Level) -> Vec<u32> {
+        let piece = Piece {
+            grid: &mut self.grid,
+            outside: &mut self.memory,
+            budget: u64::MAX,
+        };
+        assert_eq!(piece.perform(level), Ok(GridProgress::Done));
+        self.memory.words(B, self.words)
+    }
 }
 
 #[test]
@@ -138,15 +162,13 @@ fn all_levels_of_this_processor_give_the_same_bits() {
             _ => *word,
         };
     }
-    let runners = simd::runners();
     for instruction in instructions() {
-        let [common, others @ ..] = &runners[..] else {
+        let results = results(&instruction, &input);
+        let [expected, others @ ..] = &results[..] else {
             panic!("a level is always there");
         };
-        let expected = results(&instruction, &input, *common);
-        for (number, other) in others.iter().enumerate() {
-            let found = results(&instruction, &input, *other);
-            for (place, (found, expected)) in found.iter().zip(&expected).enumerate() {
+        for (number, found) in others.iter().enumerate() {
+            for (place, (found, expected)) in found.iter().zip(expected).enumerate() {
                 assert_eq!(
                     found,
                     expected,
