@@ -22,6 +22,8 @@ mod outside;
 mod reach;
 mod shared;
 mod simd;
+#[allow(dead_code, reason = "the next change has threads that make tracks")]
+mod speculation;
 mod stack;
 mod surface;
 mod tally;
@@ -35,6 +37,7 @@ pub(crate) use grid::{Grid, GridProgress};
 pub(crate) use launch::{BANK_BYTES_MAX, BANKS, Bank, Launch, SURFACES};
 pub(crate) use outside::Outside;
 pub(crate) use reach::Reach;
+pub(crate) use speculation::{Access, Kind, View, parts};
 pub(crate) use surface::Surface;
 pub(crate) use tally::{Issue, Tally};
 pub(crate) use texture::texel::{mask_of, pack};

@@ -213,6 +213,29 @@ impl Memory {
         }
     }
 
+    /// Whether a load from `place` on would find `data`.
+    pub(crate) fn has(&mut self, place: Place, data: &[u8]) -> bool {
+        const BYTES: usize = 512;
+        data.chunks(BYTES).enumerate().all(|(number, part)| {
+            let mut found = [0; BYTES];
+            let found = &mut found[..part.len()];
+            self.read(place.offset((number * BYTES) as u64), found);
+            found == part
+        })
+    }
+
+    /// Stores what lanes that lie side by side store: one lane's value at once.
+    pub(crate) fn store_row(&mut self, place: Place, data: &[u8]) {
+        match data.len() {
+            bytes @ (1 | 2 | 4 | 8 | 16) => {
+                let value = data.iter().rev();
+                let value = value.fold(0, |value, byte| value << 8 | u128::from(*byte));
+                self.store(place, bytes as u32, value);
+            }
+            _ => self.write(place, data),
+        }
+    }
+
     /// A value of 1, 2, 4, 8 or 16 bytes, aligned to its size, in the low bits: for the shader cores, whose accesses are
     /// ordered by nothing but the grid's end.
     #[inline]

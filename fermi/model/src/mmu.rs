@@ -501,6 +501,21 @@ pub(crate) fn walk(
     }
 }
 
+/// Where an address is by the tables as they are, for whoever has no TLB.
+pub(crate) fn look_up(
+    mem: &mut Memory,
+    space: &AddressSpace,
+    large_pages: LargePages,
+    access: Access,
+    va: GpuVa,
+) -> Result<Place, Refusal> {
+    let refuse = |reason| access.refusal(va, reason);
+    space.check_limit(va).map_err(refuse)?;
+    let page = walk(mem, space, large_pages, va).map_err(refuse)?;
+    check(page.pte, access).map_err(refuse)?;
+    Ok(place_in(page, space, va).0)
+}
+
 /// The entry of the directory for an address.
 fn pde_of(mem: &mut Memory, space: &AddressSpace, large_pages: LargePages, va: GpuVa) -> Pde {
     let index = large_pages.pde_index(va) as u64;

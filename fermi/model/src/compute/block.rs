@@ -204,6 +204,9 @@ impl Block {
                 self.left -= ran;
                 *budget -= ran;
                 outcome?;
+                if watch.is_over() {
+                    return Ok(Progress::Paused);
+                }
                 idle = 0;
                 match warp.state {
                     WarpState::Running => continue,

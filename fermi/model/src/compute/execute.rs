@@ -16,6 +16,8 @@ mod reach;
 mod surface;
 mod texture;
 
+pub(super) use memory::is_atomic;
+
 use fermi_spec::isa::{INSTRUCTION_BYTES, Opcode, field};
 
 use super::{
@@ -80,6 +82,9 @@ pub(super) fn run<W: Watch>(
                 warp.state = WarpState::AtPages;
                 break;
             }
+            if !watch.lets_begin(op) {
+                return (done, Ok(()));
+            }
             let pc = warp.pc;
             let before = watch.is_on().then(|| Before {
                 block: machine.block.index(),
@@ -97,6 +102,7 @@ pub(super) fn run<W: Watch>(
                 warp.pc = pc;
                 return (done, Err(stop));
             }
+            watch.count(op, machine.tally);
             done += 1;
         }
     }

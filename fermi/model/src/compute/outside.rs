@@ -3,6 +3,7 @@
 use super::{
     coalesce::Places,
     reach::Reach,
+    speculation::{Access, View},
     warp::{Lanes, lanes_of},
 };
 use crate::mmu::Refusal;
@@ -76,6 +77,16 @@ pub(crate) trait Outside {
     /// Whether a warp waits for code that was refused.
     fn waits_for_code(&mut self, refusal: Refusal) -> bool {
         let _ = refusal;
+        false
+    }
+    /// The same memory for another thread to read from; `None` where nobody can.
+    fn view(&mut self) -> Option<View> {
+        None
+    }
+    /// Makes the accesses of one instruction anew, whose bytes lie one behind the other in `data`: charges them, and stores what they stored. `false`,
+    /// and nothing has happened, where a load would not find its bytes, or a page is not there.
+    fn redo(&mut self, accesses: &[Access], data: &[u8]) -> bool {
+        let _ = (accesses, data);
         false
     }
     /// Replaces the 4 or 8 bytes at `va`; returns the old value.

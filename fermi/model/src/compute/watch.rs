@@ -5,7 +5,7 @@
 
 use fermi_spec::isa::{Instruction, Predicate, Register};
 
-use super::{code::Op, reach::Reach, warp::Warp};
+use super::{code::Op, reach::Reach, tally::Tally, warp::Warp};
 
 /// Sees every instruction of every warp, in the order in which they are executed.
 ///
@@ -124,6 +124,25 @@ pub(super) trait Watch {
     #[inline(always)]
     fn ahead(&mut self) -> Option<&mut Reach> {
         None
+    }
+
+    /// Whether an instruction may begin; where not, [`Self::is_over`] and nothing further does.
+    #[inline(always)]
+    fn lets_begin(&mut self, op: &Op) -> bool {
+        let _ = op;
+        true
+    }
+
+    /// Whether the block is to stop before its next instruction.
+    #[inline(always)]
+    fn is_over(&self) -> bool {
+        false
+    }
+
+    /// Called after each instruction that did not stop, with the counts since the beginning.
+    #[inline(always)]
+    fn count(&mut self, op: &Op, tally: &Tally) {
+        let _ = (op, tally);
     }
 
     /// Whether there is a watcher.

@@ -6,7 +6,7 @@
 
 use crate::{
     capabilities::Capabilities,
-    compute::{LANES, Lanes, Outside, Places, Reach, SEGMENT_BYTES, lanes_of},
+    compute::{self, Kind, LANES, Lanes, Outside, Places, Reach, SEGMENT_BYTES, View, lanes_of},
     l2::{L2, Touch},
     memory::{Memory, Place},
     mmu::{Access, AddressSpace, Mmu, Refusal},
@@ -53,6 +53,8 @@ pub(crate) struct Pages {
     /// Words and their atomic operations. One that drives another out of its place takes no count over, so a count is
     /// too small at most; words that many lanes want are wanted again at once.
     words: Box<[Word]>,
+    /// Where the accesses of an instruction are that is played. It is here for its memory.
+    places: Vec<Place>,
 }
 
 impl Pages {
@@ -62,6 +64,7 @@ impl Pages {
             piece: 0,
             pages: [none(), none()],
             words: vec![Word::default(); WORDS].into_boxed_slice(),
+            places: Vec::new(),
         }
     }
 
@@ -198,13 +201,7 @@ impl<'a> ChannelMemory<'a> {
             let at = va + done as u64;
             let part = (bytes - done).min((SMALL_PAGE - at % SMALL_PAGE) as usize);
             let place = self.place(at, is_store)?;
-            let end = place.at.0 + part as u64;
-            let mut segment = place.at.0 / SEGMENT_BYTES * SEGMENT_BYTES;
-            while segment < end {
-                let offset = segment.saturating_sub(place.at.0);
-                self.charge(place.offset(offset), is_store);
-                segment += SEGMENT_BYTES;
-            }
+            self.charge_row(place, part, is_store);
             each(self.mem, place, done..done + part);
             done += part;
         }
@@ -227,6 +224,65 @@ impl<'a> ChannelMemory<'a> {
             if !counts.count(self.space.directory, page.va, kinds) {
                 self.mem.counters.uncounted_accesses += 1;
             }
+        }
+    }
+
+    /// Whether accesses can be made: `places` has their pages then, one behind the other.
+    fn find(&mut self, accesses: &[compute::Access], data: &[u8], places: &mut Vec<Place>) -> bool {
+        let mut done = 0;
+        for access in accesses {
+            let (bytes, is_store) = (access.bytes as usize, access.kind.is_store());
+            let own = data.get(done..done + bytes).unwrap_or_default();
+            done += bytes;
+            for (at, range) in compute::parts(access.va, bytes.max(1)) {
+                let Ok(place) = self.place(at, is_store) else {
+                    return false;
+                };
+                let is_load = matches!(access.kind, Kind::Load | Kind::RowLoad);
+                if is_load && !self.mem.has(place, &own[range]) {
+                    return false;
+                }
+                places.push(place);
+            }
+        }
+        true
+    }
+
+    /// Charges accesses and stores their bytes, at places that were found.
+    fn redo_at(&mut self, accesses: &[compute::Access], data: &[u8], places: &[Place]) {
+        let (mut done, mut places) = (0, places.iter());
+        for access in accesses {
+            let (bytes, is_store) = (access.bytes as usize, access.kind.is_store());
+            let own = data.get(done..done + bytes).unwrap_or_default();
+            done += bytes;
+            for (at, range) in compute::parts(access.va, bytes.max(1)) {
+                let Some(place) = places.next().copied() else {
+                    return;
+                };
+                debug_assert_eq!(place.at.0 % SMALL_PAGE, at % SMALL_PAGE);
+                match access.kind {
+                    Kind::TouchLoad | Kind::TouchStore => self.charge(place, is_store),
+                    Kind::RowLoad | Kind::RowStore => self.charge_row(place, range.len(), is_store),
+                    Kind::Load | Kind::Store => {}
+                }
+                match access.kind {
+                    Kind::Store => self.mem.store_row(place, &own[range]),
+                    Kind::RowStore => self.mem.write(place, &own[range]),
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    /// Charges the segments of bytes that lie side by side in a page.
+    #[inline]
+    fn charge_row(&mut self, place: Place, bytes: usize, is_store: bool) {
+        let end = place.at.0 + bytes as u64;
+        let mut segment = place.at.0 / SEGMENT_BYTES * SEGMENT_BYTES;
+        while segment < end {
+            let offset = segment.saturating_sub(place.at.0);
+            self.charge(place.offset(offset), is_store);
+            segment += SEGMENT_BYTES;
         }
     }
 
@@ -315,6 +371,25 @@ impl Outside for ChannelMemory<'_> {
             self.mem.write(place, row);
         }
         self.charge_all(places, true)
+    }
+
+    fn view(&mut self) -> Option<View> {
+        Some(View {
+            memory: self.mem.view(),
+            space: self.space,
+            large_pages: self.mmu.large_pages(),
+        })
+    }
+
+    fn redo(&mut self, accesses: &[compute::Access], data: &[u8]) -> bool {
+        let mut known = std::mem::take(&mut self.pages.places);
+        known.clear();
+        let is_allowed = self.find(accesses, data, &mut known);
+        if is_allowed {
+            self.redo_at(accesses, data, &known);
+        }
+        self.pages.places = known;
+        is_allowed
     }
 
     fn looks_ahead(&self) -> bool {
