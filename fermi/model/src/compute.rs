@@ -22,7 +22,6 @@ mod outside;
 mod reach;
 mod shared;
 mod simd;
-#[allow(dead_code, reason = "the next change has threads that make tracks")]
 mod speculation;
 mod stack;
 mod surface;
@@ -37,7 +36,8 @@ pub(crate) use grid::{Grid, GridProgress};
 pub(crate) use launch::{BANK_BYTES_MAX, BANKS, Bank, Launch, SURFACES};
 pub(crate) use outside::Outside;
 pub(crate) use reach::Reach;
-pub(crate) use speculation::{Access, Kind, View, parts};
+pub use speculation::Worker;
+pub(crate) use speculation::{Access, Kind, View, Workers, parts};
 pub(crate) use surface::Surface;
 pub(crate) use tally::{Issue, Tally};
 pub(crate) use texture::texel::{mask_of, pack};

@@ -75,7 +75,7 @@ pub use access_counts::AccessCount;
 pub use backing::{Backing, SystemBus};
 pub use bare::{BareCard, BareCardError};
 pub use capabilities::{Capabilities, ReplayableFaults};
-pub use compute::{GlobalAccess, GridStart, ShaderPlace, WarpStep, WarpWatcher};
+pub use compute::{GlobalAccess, GridStart, ShaderPlace, WarpStep, WarpWatcher, Worker};
 pub use counters::Counters;
 pub use doorbells::{Doorbell, DoorbellWatcher};
 pub use faults::Faults;

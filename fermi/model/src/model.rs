@@ -4,7 +4,7 @@ use crate::{
     backing::{Backing, SystemBus},
     capabilities::Capabilities,
     clock::Clock,
-    compute::{ShaderPlace, WarpWatcher},
+    compute::{ShaderPlace, WarpWatcher, Worker, Workers},
     context::Contexts,
     counters::Counters,
     doorbells::DoorbellWatcher,
@@ -137,6 +137,9 @@ pub struct FermiModel {
     pub(crate) host_ns: Option<u64>,
     pub(crate) stepped: Stepped,
     pub(crate) watcher: Option<Box<dyn WarpWatcher>>,
+    /// Threads that run blocks of grids ahead of their turn, and how many blocks they ran.
+    pub(crate) workers: Option<Arc<Workers>>,
+    pub(crate) played_blocks: u64,
     pub(crate) doorbell_watcher: Option<Box<dyn DoorbellWatcher>>,
     /// Place where the last grid was that did not end by itself.
     pub(crate) stopped_at: Option<ShaderPlace>,
@@ -173,6 +176,8 @@ impl FermiModel {
             unknown: std::mem::take(&mut self.unknown),
             host_ns: self.host_ns,
             watcher: self.watcher.take(),
+            workers: self.workers.take(),
+            played_blocks: self.played_blocks,
             doorbell_watcher: self.doorbell_watcher.take(),
             stopped_at: self.stopped_at,
             ..Self::powered_on(config, self.mem.take())
@@ -223,6 +228,8 @@ impl FermiModel {
             host_ns: None,
             stepped: Stepped::Idle,
             watcher: None,
+            workers: None,
+            played_blocks: 0,
             doorbell_watcher: None,
             stopped_at: None,
         };
@@ -327,6 +334,26 @@ impl FermiModel {
     /// makes runs much faster.
     pub fn watch_warps(&mut self, watcher: Option<Box<dyn WarpWatcher>>) {
         self.watcher = watcher;
+    }
+
+    /// Lets `count` threads run blocks of grids ahead of their turn, from the next grid on: the caller gives each of the workers one. Zero ends
+    /// that, and so does dropping the card: threads return then. What the card does, and when by its own time, stays
+    /// the same.
+    pub fn set_workers(&mut self, count: usize) -> Vec<Worker> {
+        let (workers, threads) = Workers::new(count);
+        self.workers = (count != 0).then(|| Arc::new(workers));
+        threads
+    }
+
+    /// Goes on with the workers of a card whose place it takes.
+    pub fn take_workers_of(&mut self, other: &mut Self) {
+        self.workers = other.workers.take();
+        self.played_blocks = other.played_blocks;
+    }
+
+    /// Blocks of grids that [workers](Self::set_workers) ran, at least in part.
+    pub fn played_blocks(&self) -> u64 {
+        self.played_blocks
     }
 
     /// Place where the last grid was that a trap, a fault or the watchdog ended: more than

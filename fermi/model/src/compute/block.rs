@@ -82,8 +82,16 @@ pub(crate) struct Slot {
     pub(crate) first_warp: u32,
 }
 
+/// What of a launch decides how much memory a block needs: threads in x, y, z, bytes of the stack, of shared memory.
+type Shape = ([u32; 3], u32, u32);
+
+fn shape_of(launch: &Launch) -> Shape {
+    (launch.block, launch.stack_bytes, launch.shared_bytes)
+}
+
 /// One block of a grid, with the state of its warps.
 pub(crate) struct Block {
+    shape: Shape,
     warps: Vec<Warp>,
     turn: usize,
     left: u64,
@@ -110,6 +118,7 @@ impl Block {
     /// A block of the launch that has yet to [`start`](Self::start).
     pub(crate) fn new(launch: &Launch) -> Self {
         Self {
+            shape: shape_of(launch),
             warps: (0..launch.warps())
                 .map(|warp| Warp::new(warp, launch.stack_bytes))
                 .collect(),
@@ -128,6 +137,11 @@ impl Block {
                 arrivals: 0,
             },
         }
+    }
+
+    /// Whether it can be a block of this launch.
+    pub(crate) fn fits(&self, launch: &Launch) -> bool {
+        self.shape == shape_of(launch)
     }
 
     /// Becomes block `index` of the grid, in a slot, in its initial state.

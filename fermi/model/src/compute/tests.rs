@@ -143,7 +143,7 @@ fn run(memory: &mut Flat, program: &Program, launch: Launch, piece: u64) -> Resu
 
 /// Runs a launch in pieces of `piece` instructions.
 fn run_once(memory: &mut Flat, launch: Launch, piece: u64) -> Result<Tally, Stop> {
-    let mut grid = Grid::new(launch, 15, 0, FaultBuffer::default());
+    let mut grid = Grid::new(launch, 15, 0, FaultBuffer::default(), None);
     for _ in 0..1_000_000 {
         if grid.run(memory, None, piece)? == GridProgress::Done {
             return Ok(grid.tally);
@@ -697,7 +697,7 @@ const MIXTURE: &str = "
 fn watched(memory: &mut Flat, program: &Program, launch: Launch) -> (Result<Tally, Stop>, Grid, Checking) {
     load(memory, program);
     let mut watcher = Checking::default();
-    let mut grid = Grid::new(launch, 15, 0, FaultBuffer::default());
+    let mut grid = Grid::new(launch, 15, 0, FaultBuffer::default(), None);
     loop {
         match grid.run(memory, Some(&mut watcher), 100) {
             Ok(GridProgress::Paused) => {}
@@ -754,7 +754,7 @@ fn stopped_grid_shows_where() {
         grid: [2, 1, 1],
         ..launch
     };
-    let (outcome, grid, seen) = watched(&mut Flat::default(), &program, launch);
+    let (outcome, mut grid, seen) = watched(&mut Flat::default(), &program, launch);
     assert!(matches!(outcome, Err(Stop::Fault(_))), "{outcome:?}");
     let place = ShaderPlace {
         block: [1, 0, 0],
@@ -771,7 +771,7 @@ fn word_that_is_no_instruction_stops_where_it_is() {
     let mut program = assemble("nop\nnop\nexit").unwrap();
     program.words[1] = 3;
     let launch = launch(&program, [1, 1, 1], [32, 1, 1], &[]);
-    let (outcome, grid, seen) = watched(&mut Flat::default(), &program, launch);
+    let (outcome, mut grid, seen) = watched(&mut Flat::default(), &program, launch);
     assert_eq!(outcome.unwrap_err(), Stop::Error(WarpError::InvalidOpcode));
     assert_eq!(grid.place().map(|place| place.pc), Some(8));
     assert_eq!(seen.steps, 1);

@@ -81,7 +81,8 @@ impl FermiModel {
         }
         let shaders = self.timing.shaders;
         let faults = FaultBuffer::new(self.capabilities.replayable_faults);
-        let grid = Grid::new(launch, shaders.sms, self.clock.now(), faults);
+        let workers = self.workers.clone();
+        let grid = Grid::new(launch, shaders.sms, self.clock.now(), faults, workers);
         self.units[UNIT].grid = Some(Box::new(grid));
         self.units[UNIT].at = self.clock.now().saturating_add(shaders.launch_ns);
         Effect::None
@@ -151,7 +152,7 @@ impl FermiModel {
         let now = self.clock.now();
         if grid.faults.needs_host() {
             // Only the watchdog comes before the host.
-            self.stop_grid(&grid, Stop::Error(WarpError::TimedOut));
+            self.stop_grid(&mut grid, Stop::Error(WarpError::TimedOut));
             return 1;
         }
         if grid.faults.take_replay(now) {
@@ -174,7 +175,7 @@ impl FermiModel {
             {
                 self.units[unit].grid = Some(grid);
             }
-            Ok(GridProgress::Paused) => self.stop_grid(&grid, Stop::Error(WarpError::TimedOut)),
+            Ok(GridProgress::Paused) => self.stop_grid(&mut grid, Stop::Error(WarpError::TimedOut)),
             Ok(GridProgress::Waiting) => {
                 grid.faults.is_at_rest = true;
                 self.units[unit].at = end.max(grid.faults.replay_at().unwrap_or(end));
@@ -184,9 +185,10 @@ impl FermiModel {
             Ok(GridProgress::Done) if end > now => self.units[unit].grid = Some(grid),
             Ok(GridProgress::Done) => {
                 self.mem.counters.grids += 1;
+                self.played_blocks += grid.played();
                 self.unit_became_idle();
             }
-            Err(stop) => self.stop_grid(&grid, stop),
+            Err(stop) => self.stop_grid(&mut grid, stop),
         }
         1 + (did.instructions() / WORK_INSTRUCTIONS) as u32
     }
@@ -244,7 +246,7 @@ impl FermiModel {
     }
 
     /// The grid ends before its program does.
-    fn stop_grid(&mut self, grid: &Grid, stop: Stop) {
+    fn stop_grid(&mut self, grid: &mut Grid, stop: Stop) {
         self.stopped_at = grid.place();
         match stop {
             Stop::Error(error) => self.raise_warp_error(error),

@@ -86,7 +86,7 @@ pub(super) fn run(memory: &mut Flat, launch: &Launch, piece: u64) -> (Result<Tal
         there: BTreeSet::new(),
         wanted: Vec::new(),
     };
-    let mut grid = Grid::new(launch.clone(), 15, 0, FaultBuffer::default());
+    let mut grid = Grid::new(launch.clone(), 15, 0, FaultBuffer::default(), None);
     let mut replays = 0;
     for _ in 0..1_000_000 {
         match grid.run(&mut outside, None, piece) {

@@ -121,7 +121,7 @@ fn results(instruction: &str, input: &[u32]) -> Vec<Vec<u32>> {
         load(&mut memory, &program);
         let launch = launch(&program, [1, 1, 1], [threads, 1, 1], &[]);
         Whole {
-            grid: Grid::new(launch, 15, 0, FaultBuffer::default()),
+            grid: Grid::new(launch, 15, 0, FaultBuffer::default(), None),
             memory,
             words: input.len(),
         }
