@@ -25,3 +25,4 @@ mod strict;
 mod support;
 mod surfaces;
 mod units;
+mod workers;
