@@ -60,6 +60,7 @@ fn broker_with(vram_bytes: u64, vms: Vec<VmSocket>) -> anyhow::Result<Broker> {
         needs_microcode: false,
         strict: true,
         paced: false,
+        workers: 0,
     });
     let broker = start_broker(HostSetup {
         card,

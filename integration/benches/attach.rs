@@ -130,6 +130,7 @@ fn main() -> Result<()> {
             needs_microcode: false,
             strict: true,
             paced: false,
+            workers: 0,
         }),
         settings: GpuConfig {
             host_ram: 16 << 30,

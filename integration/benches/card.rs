@@ -32,6 +32,7 @@ const CARD: CardConfig = CardConfig {
     needs_microcode: false,
     strict: false,
     paced: false,
+    workers: 0,
 };
 
 /// A card that a thread of this process serves.

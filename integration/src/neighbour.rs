@@ -252,6 +252,7 @@ impl Host {
                 needs_microcode: false,
                 strict: true,
                 paced: false,
+                workers: 0,
             }),
             settings: GpuConfig {
                 host_ram: HOST_RAM,

@@ -166,6 +166,7 @@ const fn card() -> CardConfig {
         needs_microcode: false,
         strict: false,
         paced: true,
+        workers: 0,
     }
 }
 

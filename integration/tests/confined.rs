@@ -65,6 +65,7 @@ fn as_a_broker() {
         needs_microcode: false,
         strict: false,
         paced: false,
+        workers: 0,
     });
     let gpu = gpu.unwrap();
     let capabilities = gpu.capabilities();

@@ -33,6 +33,7 @@ fn broker(vms: Vec<VmSocket>) -> Broker {
         needs_microcode: false,
         strict: true,
         paced: false,
+        workers: 0,
     });
     start_broker(HostSetup {
         card,

@@ -210,6 +210,9 @@ struct GpuArguments {
     /// Work takes as long as a card would take for it, unless this machine needs longer to compute it
     #[arg(long)]
     paced: bool,
+    /// Threads beside the card's own that run blocks of grids ahead of their turn, each on a processor of its own
+    #[arg(long, value_name = "COUNT", default_value_t = 0, value_parser = gpu::workers)]
+    workers: u32,
     /// Become this user, by names or numbers, before anything is opened
     #[arg(long, value_name = "USER:GROUP[,GROUP...]")]
     user: Option<User>,

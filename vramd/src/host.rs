@@ -29,6 +29,29 @@ pub enum CardChoice {
     Vfio(PciAddress),
 }
 
+/// Workers of a card that anybody could want: more processors than a large host has.
+pub(crate) const WORKERS_MAX: u32 = 255;
+
+impl CardChoice {
+    /// Gives a software card threads for blocks of grids.
+    pub(crate) fn set_workers(&mut self, workers: u32) -> Result<(), String> {
+        match self {
+            _ if workers == 0 => Ok(()),
+            CardChoice::Model(_) if workers > WORKERS_MAX => {
+                Err(format!("{workers} workers are more than {WORKERS_MAX}"))
+            }
+            CardChoice::Model(config) => {
+                config.workers = workers;
+                Ok(())
+            }
+            CardChoice::VfioUser(_) => {
+                Err("the workers of a card in another process are set where it is served".to_owned())
+            }
+            CardChoice::Vfio(_) => Err("a card of the host executes by itself".to_owned()),
+        }
+    }
+}
+
 /// Parameters of a broker.
 #[derive(Debug)]
 pub struct HostSetup {

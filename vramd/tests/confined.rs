@@ -31,9 +31,9 @@ const VMM: u32 = 54_322;
 /// The only VM's socket, in a folder that is not there.
 const SOCKET: &str = "vm/a.sock";
 
-/// A host without operators, with one software card and VM `a` at [`SOCKET`]; `more` are lines of the VM's section.
+/// A host without operators, with one software card that has a worker and VM `a` at [`SOCKET`]; `more` are lines of the VM's section.
 fn one_vm(more: &str) -> (TestHost, PathBuf) {
-    with_socket(Config::default().gpu("g", "32M", ""), more)
+    with_socket(Config::default().gpu("g", "32M", "workers = 1"), more)
 }
 
 fn with_socket(card: Config, more: &str) -> (TestHost, PathBuf) {

@@ -34,9 +34,15 @@ struct Card {
 
 impl Card {
     fn start() -> Card {
+        Self::start_with(&[])
+    }
+
+    /// With these further arguments.
+    fn start_with(more: &[&str]) -> Card {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("card.sock");
-        let mut process = Process::start(&["gpu", "--socket", socket.to_str().unwrap(), "--vram", "32M"]);
+        let arguments = ["gpu", "--socket", socket.to_str().unwrap(), "--vram", "32M"];
+        let mut process = Process::start(&[&arguments, more].concat());
         let line = process.next_line();
         assert!(line.starts_with("gtx480: 32M VRAM at "), "{line}");
         Card { folder, process }
@@ -111,6 +117,29 @@ fn demo_on_a_card_in_another_process_has_the_same_results() {
         (ended.status.code(), text(&ended.stderr)),
         (Some(0), String::new())
     );
+}
+
+/// The workers are confined as all threads of a card are.
+#[test]
+fn demo_on_a_card_with_workers_has_the_same_results() {
+    if std::thread::available_parallelism().is_ok_and(|processors| processors.get() == 1) {
+        eprintln!("SKIPPED: a worker wants a processor beside the card's thread");
+        return;
+    }
+    let mut card = Card::start_with(&["--workers", "1"]);
+    let more = ["11", "--workload", "matrix"];
+    let remote = output(&words(&card.demo(&more)));
+    let embedded = output(&[&["demo", "--vram", "32M"], &GUESTS[..], &more].concat());
+    assert_eq!(results(&remote), results(&embedded));
+    let ended = card.process.terminate();
+    assert_eq!(
+        (ended.status.code(), text(&ended.stderr)),
+        (Some(0), String::new())
+    );
+    let said = text(&ended.stdout);
+    let line = said.lines().find_map(|line| line.strip_prefix("workers: "));
+    let blocks = line.and_then(|line| line.split(' ').next()?.parse::<u64>().ok());
+    assert!(blocks.is_some_and(|blocks| blocks > 0), "{said}");
 }
 
 #[test]

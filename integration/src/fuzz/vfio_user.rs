@@ -47,6 +47,7 @@ impl Server {
                 needs_microcode: false,
                 strict: true,
                 paced: false,
+                workers: 0,
             },
             is_all_trapped: false,
             trace: None,

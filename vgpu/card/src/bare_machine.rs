@@ -4,6 +4,8 @@
 //! the card's, whose own time is that of its timing alone. Once the card is idle, no wait is answered any more, so the
 //! clock leaps beyond all of them.
 
+use std::time::{Duration, Instant};
+
 use fermi_model::{BareCard, Stepped};
 use fermi_spec::bar::Bar;
 use guests::GuestBus;
@@ -30,6 +32,8 @@ pub struct BareMachine {
     pub lines: Vec<String>,
     /// Interrupts that the card raised.
     pub interrupts: u32,
+    /// What the card's turns took the host.
+    pub card_time: Duration,
     /// Whether the code was told to give up.
     pub is_stopped: bool,
     now_ns: u64,
@@ -47,6 +51,7 @@ impl BareMachine {
             work_per_turn: WORK_PER_TURN,
             lines: Vec::new(),
             interrupts: 0,
+            card_time: Duration::ZERO,
             is_stopped: false,
             now_ns: 0,
             idle_turns: 0,
@@ -95,7 +100,9 @@ impl GuestBus for BareMachine {
 
     fn relax(&mut self) {
         self.now_ns = self.now_ns.wrapping_add(TURN_NS);
+        let start = Instant::now();
         let stepped = self.card.model.step(0, self.work_per_turn);
+        self.card_time += start.elapsed();
         self.interrupts += u32::from(self.card.model.take_interrupt());
         self.idle_turns = match stepped {
             Stepped::Busy => 0,

@@ -33,6 +33,9 @@ pub struct CardConfig {
     pub strict: bool,
     /// Its clock does not run ahead of the host's: work takes as long here as its timing says, unless this host needs longer to compute it.
     pub paced: bool,
+    /// Threads beside the card's own that run blocks of grids ahead of their turn, each on a processor of its own: what the card does, and when by its own
+    /// clock, stays the same.
+    pub workers: u32,
 }
 
 /// Why no card could be made.
@@ -138,7 +141,7 @@ impl ModelGpu {
             is_interrupted: is_interrupted.clone(),
             event: interrupt.try_clone().map_err(failed("the interrupt"))?,
         };
-        let card = RunningCard::start(model, messages, config.paced).map_err(failed("the thread"))?;
+        let card = RunningCard::start(model, messages, config).map_err(failed("the thread"))?;
         Ok(Self {
             card,
             hold: None,

@@ -30,7 +30,10 @@ use std::time::{Duration, Instant};
 
 use fermi_model::{Counters, FermiModel, Stepped};
 use nix::sched::sched_getcpu;
+use rustix::thread::sched_getaffinity;
 use vfio_user_server::threads::{self, ThreadKind};
+
+use crate::model_gpu::CardConfig;
 
 /// Work between two looks at `waiting`: about one piece of a copy, some 20 µs.
 const SLICE: u32 = 16;
@@ -297,15 +300,30 @@ impl<F: Follower> Drop for Hold<F> {
     }
 }
 
+/// How many of the wanted workers have a processor of their own beside the card's thread. One that has none makes the card slower: it is waited for.
+fn workers_that_fit(wanted: u32) -> usize {
+    let processors = sched_getaffinity(None).map_or(1, |set| set.count());
+    let fit = processors.saturating_sub(1).min(wanted);
+    if fit < wanted {
+        log::warn!(
+            "{wanted} workers and the card's own thread want {} processors, and there are {processors}: {fit} run",
+            wanted.saturating_add(1)
+        );
+    }
+    fit as usize
+}
+
 /// A running card. Dropping it stops the thread and drops card and follower.
 pub(crate) struct RunningCard<F: Follower> {
     shared: Arc<Shared<F>>,
     thread: Option<JoinHandle<()>>,
+    workers: Vec<JoinHandle<()>>,
 }
 
 impl<F: Follower> RunningCard<F> {
-    /// Starts the thread that runs `model`.
-    pub(crate) fn start(model: FermiModel, follower: F, is_paced: bool) -> Result<Self, io::Error> {
+    /// Starts the threads that run `model`, paced and with workers as `config` has it.
+    pub(crate) fn start(mut model: FermiModel, follower: F, config: CardConfig) -> Result<Self, io::Error> {
+        let workers = model.set_workers(workers_that_fit(config.workers));
         let state = Locked {
             model,
             follower,
@@ -320,14 +338,20 @@ impl<F: Follower> RunningCard<F> {
             waiting: AtomicU32::new(0),
             stepping_on: AtomicUsize::new(usize::MAX),
             start: Instant::now(),
-            is_paced,
+            is_paced: config.paced,
         });
         let stepped = shared.clone();
         let thread = threads::spawn(ThreadKind::Card, "card".to_owned(), move || stepped.run())?;
-        Ok(Self {
+        let mut this = Self {
             shared,
             thread: Some(thread),
-        })
+            workers: Vec::new(),
+        };
+        for worker in workers {
+            let thread = threads::spawn(ThreadKind::CardWorker, "card-worker".to_owned(), || worker.run())?;
+            this.workers.push(thread);
+        }
+        Ok(this)
     }
 
     /// A view of it that outlives it.
@@ -353,12 +377,19 @@ impl<F: Follower> Drop for RunningCard<F> {
         // After a panic of the model the thread is gone already.
         if let Ok(mut state) = self.shared.lock() {
             state.is_stopping = true;
+            // Whoever still looks at the card keeps it, but not these threads.
+            state.model.set_workers(0);
             self.shared.woken.notify_one();
         }
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {
             log::error!("the software card's thread panicked");
+        }
+        for worker in self.workers.drain(..) {
+            if worker.join().is_err() {
+                log::error!("a worker of the software card panicked");
+            }
         }
     }
 }

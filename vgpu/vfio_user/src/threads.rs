@@ -27,19 +27,22 @@ pub enum ThreadKind {
     FlightWriter,
     /// Runs a software card.
     Card,
+    /// Runs blocks of a software card's grids ahead of their turn.
+    CardWorker,
     /// Answers the operator.
     Control,
 }
 
 impl ThreadKind {
     /// For whoever does something for each kind.
-    pub const ALL: [ThreadKind; 7] = [
+    pub const ALL: [ThreadKind; 8] = [
         ThreadKind::EventLoop,
         ThreadKind::Signaller,
         ThreadKind::Reaper,
         ThreadKind::Populator,
         ThreadKind::FlightWriter,
         ThreadKind::Card,
+        ThreadKind::CardWorker,
         ThreadKind::Control,
     ];
 
@@ -52,6 +55,7 @@ impl ThreadKind {
             ThreadKind::Populator => "populator",
             ThreadKind::FlightWriter => "flight writer",
             ThreadKind::Card => "card",
+            ThreadKind::CardWorker => "card worker",
             ThreadKind::Control => "control",
         }
     }

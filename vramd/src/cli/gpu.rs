@@ -10,6 +10,7 @@ use fermi_spec::board::Board;
 use super::GpuArguments;
 use crate::confinement::files::{Use, folder_of, restrict};
 use crate::confinement::{confine, filter_calls};
+use crate::host::WORKERS_MAX;
 use crate::observe::{Found, Observers};
 use crate::sockets;
 use card::CardConfig;
@@ -46,6 +47,7 @@ pub(super) fn gpu(arguments: &GpuArguments) -> anyhow::Result<u8> {
             needs_microcode: arguments.needs_microcode,
             strict: arguments.strict,
             paced: arguments.paced,
+            workers: arguments.workers,
         },
         is_all_trapped: arguments.all_trapped,
         trace: arguments.trace.clone(),
@@ -101,4 +103,14 @@ fn announce(setup: &GpuSetup, socket: &Path) -> std::io::Result<()> {
 
 pub(super) fn board(text: &str) -> Result<Board, String> {
     Board::from_name(text).ok_or_else(|| "choose gtx480, quadro6000 or c2050".to_owned())
+}
+
+pub(super) fn workers(text: &str) -> Result<u32, String> {
+    let workers = text
+        .parse()
+        .map_err(|_| format!("{text:?} is not a number of threads"))?;
+    match workers {
+        0..=WORKERS_MAX => Ok(workers),
+        _ => Err(format!("{workers} workers are more than {WORKERS_MAX}")),
+    }
 }

@@ -52,6 +52,7 @@ impl Device {
                 needs_microcode: false,
                 strict: true,
                 paced: false,
+                workers: 0,
             })),
             (Device::VfioUser(path), None) => Ok(CardChoice::VfioUser(path)),
             (Device::Vfio(at), None) => Ok(CardChoice::Vfio(at)),

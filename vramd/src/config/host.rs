@@ -111,6 +111,7 @@ struct RawGpu {
     name: Spanned<String>,
     device: Spanned<String>,
     vram: Option<Spanned<Size>>,
+    workers: Option<Spanned<u32>>,
     host_ram: Option<Size>,
     firmware: Option<PathBuf>,
     flight_folder: Option<PathBuf>,
@@ -174,9 +175,12 @@ impl RawGpu {
         }
         let bytes = self.vram.as_ref().map(|vram| vram.get_ref().0);
         let span = self.vram.as_ref().map_or(0..0, Spanned::span);
-        let card = device
+        let mut card = device
             .with_vram(bytes, Board::vram_bytes)
             .map_err(|reason| Wrong::new(span, "gpu.vram", reason))?;
+        if let Some(workers) = &self.workers {
+            at(workers, "gpu.workers", |workers| card.set_workers(*workers))?;
+        }
         let mut settings = GpuConfig {
             host_ram: self.host_ram.map_or(HOST_RAM_DEFAULT, |size| size.0),
             policy: self.policy,

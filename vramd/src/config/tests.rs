@@ -41,6 +41,7 @@ fn documented_host_is_what_it_says() {
         needs_microcode: false,
         strict: true,
         paced: false,
+        workers: 0,
     };
     assert_eq!(host.gpus[0].card, CardChoice::Model(card));
     assert_eq!(host.gpus[0].settings, vgpu::GpuConfig::default());
@@ -113,12 +114,12 @@ fn size_that_cannot_be_is_named_with_its_line() {
     );
     let error = host_error("guest_vram = \"192M\"", "guest_vram = \"4M\"");
     assert!(
-        error.starts_with("host.toml:27: vm.guest_vram: 4M is not"),
+        error.starts_with("host.toml:28: vm.guest_vram: 4M is not"),
         "{error}"
     );
     let error = host_error("chunk = \"2M\"", "chunk = \"3M\"");
     assert!(
-        error.starts_with("host.toml:28: vm.chunk: chunk 3145728 is not a power of two"),
+        error.starts_with("host.toml:29: vm.chunk: chunk 3145728 is not a power of two"),
         "{error}"
     );
     let error = vm_error("memory = \"256M\"", "memory = \"1T\"");
@@ -129,16 +130,16 @@ fn size_that_cannot_be_is_named_with_its_line() {
 fn quota_that_contradicts_itself_is_named() {
     let error = host_error("max = \"max\"", "max = \"1M\"");
     assert!(
-        error.starts_with("host.toml:30: vm.min: min 16777216 is above max"),
+        error.starts_with("host.toml:31: vm.min: min 16777216 is above max"),
         "{error}"
     );
     let error = host_error("weight = 100", "weight = 100\nchannels = 128");
     assert!(
-        error.starts_with("host.toml:35: vm.channels: channels 128 is not"),
+        error.starts_with("host.toml:36: vm.channels: channels 128 is not"),
         "{error}"
     );
     let error = host_error("weight = 100", "weight = 0");
-    assert!(error.starts_with("host.toml:34: vm.weight: weight 0"), "{error}");
+    assert!(error.starts_with("host.toml:35: vm.weight: weight 0"), "{error}");
 }
 
 #[test]
@@ -241,6 +242,32 @@ fn policy_of_a_card_is_one_of_those_there_are() {
     let other = with("policy = \"luck\"").unwrap_err();
     for policy in vgpu::PolicyName::ALL {
         assert!(other.contains(&policy.to_string()), "{other}");
+    }
+}
+
+#[test]
+fn workers_are_a_software_cards_of_this_process() {
+    let with = |device: &str, line: &str| {
+        let text = format!("[[gpu]]\nname = \"g\"\ndevice = {device:?}\n{line}\n");
+        let cards = |host: HostConfig| host.gpus.into_iter().map(|gpu| gpu.card).collect::<Vec<_>>();
+        host(&text).map(cards).map_err(|error| error.to_string())
+    };
+    let workers = |line| match &with("model:gtx480", line).unwrap()[..] {
+        [CardChoice::Model(card)] => card.workers,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!((workers(""), workers("workers = 3")), (0, 3));
+    for (device, line, reason) in [
+        ("model:gtx480", "workers = 256", "256 workers are more than 255"),
+        (
+            "vfio-user:/run/card.sock",
+            "workers = 1",
+            "set where it is served",
+        ),
+        ("vfio:0000:01:00.0", "workers = 1", "executes by itself"),
+    ] {
+        let error = with(device, line).unwrap_err();
+        assert!(error.contains("gpu.workers") && error.contains(reason), "{error}");
     }
 }
 

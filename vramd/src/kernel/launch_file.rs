@@ -374,6 +374,7 @@ fn card(raw: &RawCard) -> Result<CardConfig, Wrong> {
         needs_microcode: false,
         strict: false,
         paced: false,
+        workers: 0,
     })
 }
 

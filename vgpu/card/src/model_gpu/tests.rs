@@ -18,6 +18,7 @@ fn card() -> ModelGpu {
         needs_microcode: false,
         strict: false,
         paced: false,
+        workers: 0,
     })
     .unwrap()
 }

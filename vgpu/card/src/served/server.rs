@@ -95,7 +95,7 @@ impl ServedCard {
         let vram = Arc::new(Vram::new(config.vram_bytes)?);
         let mut model = config.power_on(maps.clone())?;
         vram.place(&mut model)?;
-        let running = RunningCard::start(model, Front::default(), config.paced).map_err(GpuError::Thread)?;
+        let running = RunningCard::start(model, Front::default(), config).map_err(GpuError::Thread)?;
         Ok(Self {
             config,
             is_dead: false,
@@ -113,6 +113,7 @@ impl ServedCard {
         self.running.access(|model, front| {
             front.graphics.add(model.counters());
             let watcher = model.take_doorbell_watcher();
+            fresh.take_workers_of(model);
             *model = fresh;
             if let Some(mut watcher) = watcher {
                 watcher.bound(None);
@@ -247,17 +248,19 @@ impl GpuServer {
     /// Counts of the messages and their effects, as lines for the operator. Ends the trace.
     pub fn finish(&mut self) -> Result<String, GpuError> {
         let mut counted = Vec::new();
-        let (counters, pins, gpu_ns, live, mut graphics) = self.card.running.access(|model, front| {
-            let live = front.live.as_ref().map(|live| live.counts);
-            let graphics = front.graphics;
-            (
-                *model.counters(),
-                front.pins.counts,
-                model.gpu_time(),
-                live,
-                graphics,
-            )
-        })?;
+        let (counters, pins, gpu_ns, live, mut graphics, played) =
+            self.card.running.access(|model, front| {
+                let live = front.live.as_ref().map(|live| live.counts);
+                let graphics = front.graphics;
+                (
+                    *model.counters(),
+                    front.pins.counts,
+                    model.gpu_time(),
+                    live,
+                    graphics,
+                    model.played_blocks(),
+                )
+            })?;
         graphics.add(&counters);
         self.windows.add(&live.unwrap_or_default());
         if !self.notes.traffic.is_none() {
@@ -267,6 +270,11 @@ impl GpuServer {
                 counted.push(self.windows.to_string());
             }
             counted.push(graphics.to_string());
+            if self.card.config.workers > 0 {
+                counted.push(format!(
+                    "workers: {played} blocks of grids executed ahead of their turn"
+                ));
+            }
         }
         log::info!("the card at its end, {gpu_ns} ns after power-on: {counters:?}");
         counted.extend(self.notes.trace.as_mut().map(Trace::finish));

@@ -151,6 +151,8 @@ pub(super) fn thread(rules: &mut Rules, kind: ThreadKind) {
             allow_if(rules, libc::SYS_openat, 2, MaskedEq(O_CREAT as u64), 0);
         }
         ThreadKind::Control => control(rules),
+        // It reads memory that is mapped, and waits.
+        ThreadKind::CardWorker => {}
         ThreadKind::Card => {
             // A served card's interrupts, and pages that move between VRAM and the file of a window.
             allow(rules, &RING);
