@@ -341,6 +341,10 @@ impl FermiModel {
     /// the same.
     pub fn set_workers(&mut self, count: usize) -> Vec<Worker> {
         let (workers, threads) = Workers::new(count);
+        // A grid that runs has them still.
+        if let Some(before) = &self.workers {
+            before.close();
+        }
         self.workers = (count != 0).then(|| Arc::new(workers));
         threads
     }

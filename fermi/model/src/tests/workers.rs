@@ -374,6 +374,30 @@ fn block_whose_page_goes() {
     case.check();
 }
 
+/// A card that is let go, or gets others, while a grid has jobs for them.
+#[test]
+fn workers_end_while_a_grid_runs() {
+    let case = Case::new(computing(2_000, 24));
+    let mut bench = ready();
+    let workers = bench.card.set_workers(2).into_iter();
+    let threads: Vec<_> = workers
+        .map(|worker| std::thread::spawn(|| worker.run()))
+        .collect();
+    let (mut channel, memories) = case.prepare(&mut bench);
+    bench.submit(&mut channel, &case.kernel.methods(C + BUFFER_BYTES - 16, 5).0);
+    for _ in 0..40 {
+        bench.card.step(bench.card.gpu_time(), 1);
+    }
+    assert_eq!(bench.card.counters().grids, 0, "it runs");
+    bench.card.set_workers(0);
+    for thread in threads {
+        thread.join().expect("workers do not panic");
+    }
+    assert_eq!(bench.run(), Stepped::Idle);
+    let (_, ending, _) = case.run(By::Card);
+    assert!(Ending::of(&mut bench, &memories).buffers == ending.buffers);
+}
+
 /// Each block waits for the next one, which starts while it waits.
 #[test]
 fn blocks_that_wait_for_the_next() {

@@ -246,7 +246,7 @@ impl Pool {
     }
 }
 
-/// A card's threads for blocks ahead of their turn. When this is dropped they end.
+/// A card's threads for blocks ahead of their turn. When this is closed or dropped they end.
 pub(crate) struct Workers {
     pool: Arc<Pool>,
     count: usize,
@@ -311,12 +311,17 @@ impl Workers {
         }
         task
     }
+
+    /// Has the threads end, each behind the job that it is at.
+    pub(crate) fn close(&self) {
+        lock(&self.pool.queue).is_closed = true;
+        self.pool.woken.notify_all();
+    }
 }
 
 impl Drop for Workers {
     fn drop(&mut self) {
-        lock(&self.pool.queue).is_closed = true;
-        self.pool.woken.notify_all();
+        self.close();
     }
 }
 
