@@ -351,7 +351,6 @@ impl Grid {
             slot: front.slot(),
             outside,
             spare: &mut self.spare,
-            budget: TURN,
         };
         self.speculation.send(self.next, ground);
         true

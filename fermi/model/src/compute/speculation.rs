@@ -50,6 +50,8 @@ use workers::{Found, Job, Pool, Task};
 
 /// Instructions that are worth a job: to hand one over takes as long as some hundreds.
 const JOB_STEPS: u64 = 1 << 10;
+/// Instructions of a track at most: one that differs is executed again from its beginning, while nobody else reaches the card.
+const TRACK_STEPS: u64 = 1 << 13;
 /// Blocks of a job at most.
 const JOB_BLOCKS: u64 = 64;
 /// Tracks of a grid that differ before no more are made: its blocks work on one another's results.
@@ -134,7 +136,6 @@ impl Speculation {
                 slot: ground.slot,
                 view,
                 blocks: blocks.clone(),
-                budget: ground.budget,
                 spare: ground.spare.split_off(keep),
             });
             self.tickets.push_back(Ticket {
@@ -237,8 +238,6 @@ pub(super) struct SendGround<'a> {
     pub(super) slot: Slot,
     pub(super) outside: &'a mut dyn Outside,
     pub(super) spare: &'a mut Vec<Block>,
-    /// Instructions of a block's turn.
-    pub(super) budget: u64,
 }
 
 /// A block that is played.

@@ -325,6 +325,26 @@ fn blocks_that_scatter() {
     }
 }
 
+/// More pages than a track may store to, all of which the next block loads from.
+#[test]
+fn blocks_that_store_to_many_pages() {
+    let source = format!(
+        "shl b32 $r5 $r1 clamp 0xc
+        add b32 $r5 $r5 0x{C:x}
+        shl b32 $r6 $r2 clamp 0x2
+        add b32 $r5 $r5 $r6
+        mov b32 $r7 0x0
+        loop: add b32 $r7 $r7 0x1
+        set $p0 0x1 lt u32 $r7 0x40
+        $p0 bra #loop
+        ld b32 $r8 ca g[$r5]
+        add b32 $r8 $r8 $r7
+        st b32 wb g[$r5] $r8
+        st b32 wb g[$r5+0x800] $r0"
+    );
+    assert!(Case::new(kernel(&source, 60, 255)).check() > 10);
+}
+
 /// The buffers end before the grid does.
 #[test]
 fn block_that_faults() {

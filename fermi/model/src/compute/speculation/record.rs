@@ -30,6 +30,9 @@ use crate::{
 
 /// Pages of which the translation is kept.
 const PAGES: usize = 512;
+/// Bytes of a block's accesses, and pages that it stores to, at which its track ends: a guest decides what its blocks do.
+const TRACK_BYTES_MAX: usize = 2 << 20;
+const STORED_PAGES_MAX: usize = 128;
 const PAGE_BYTES: usize = SMALL_PAGE as usize;
 
 /// Memory that a grid reaches, as another thread can read it.
@@ -79,7 +82,7 @@ impl simd::Work for Recording<'_> {
         } = self;
         let mut block = track.block.take().unwrap_or_else(|| Block::new(ground.launch));
         block.start(ground.launch, index, ground.slot);
-        let step = Cell::new(0);
+        let (step, is_full) = (Cell::new(0), Cell::new(false));
         ground.scratch.epoch += 1;
         let mut outside = ByRows(Ahead {
             view: ground.view,
@@ -88,12 +91,14 @@ impl simd::Work for Recording<'_> {
             step: &step,
             accesses: &mut track.accesses,
             data: &mut track.data,
+            is_full: &is_full,
             wants_code: false,
         });
         let mut recorder = Recorder {
             steps: &mut track.steps,
             more: &mut track.more,
             step: &step,
+            is_full: &is_full,
             last: Tally::default(),
             is_over: false,
         };
@@ -124,6 +129,7 @@ struct Recorder<'a> {
     steps: &'a mut Vec<Step>,
     more: &'a mut Vec<More>,
     step: &'a Cell<u32>,
+    is_full: &'a Cell<bool>,
     /// The counts behind the instruction before.
     last: Tally,
     is_over: bool,
@@ -150,7 +156,7 @@ impl Watch for Recorder<'_> {
 
     #[inline(always)]
     fn lets_begin(&mut self, op: &Op) -> bool {
-        self.is_over = is_for_its_turn(op);
+        self.is_over = self.is_full.get() || is_for_its_turn(op);
         !self.is_over
     }
 
@@ -242,6 +248,8 @@ struct Ahead<'a> {
     step: &'a Cell<u32>,
     accesses: &'a mut Vec<Access>,
     data: &'a mut Vec<u8>,
+    /// The track is as long as it may be.
+    is_full: &'a Cell<bool>,
     /// It came to code that no block had executed before.
     wants_code: bool,
 }
@@ -281,6 +289,10 @@ impl Ahead<'_> {
             bytes: bytes as u32,
             kind,
         });
+        let noted = self.accesses.len() * size_of::<Access>() + self.data.len();
+        if noted > TRACK_BYTES_MAX || self.stored.len() > STORED_PAGES_MAX {
+            self.is_full.set(true);
+        }
     }
 }
 

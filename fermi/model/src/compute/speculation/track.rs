@@ -100,6 +100,14 @@ pub(super) struct Track {
 }
 
 impl Track {
+    /// Bytes that it has or had use for.
+    pub(super) fn capacity(&self) -> usize {
+        self.steps.capacity() * size_of::<Step>()
+            + self.more.capacity() * size_of::<More>()
+            + self.accesses.capacity() * size_of::<Access>()
+            + self.data.capacity()
+    }
+
     /// Makes room for another block's steps.
     pub(super) fn clear(&mut self) {
         self.steps.clear();

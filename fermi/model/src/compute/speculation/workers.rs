@@ -16,6 +16,7 @@ use super::{
         code::Code,
         launch::Launch,
     },
+    TRACK_STEPS,
     record::{Ground, Scratch, View, record},
     track::{End, Track},
 };
@@ -25,6 +26,8 @@ use super::{
 const AWAKE: Duration = Duration::from_micros(500);
 /// Tracks and blocks whose memory is kept for the next ones: to get it from the host each time takes longer than a small block.
 const SPARE_MAX: usize = 64;
+/// Bytes of the tracks that are kept, at most: what guests' blocks did decides how much one has.
+const SPARE_BYTES_MAX: usize = 32 << 20;
 
 /// Blocks of a grid for a worker.
 pub(super) struct Job {
@@ -33,8 +36,6 @@ pub(super) struct Job {
     pub(super) slot: Slot,
     pub(super) view: View,
     pub(super) blocks: Range<u64>,
-    /// Instructions of each at most.
-    pub(super) budget: u64,
     /// Blocks of the launch that have ended, to become these.
     pub(super) spare: Vec<Block>,
 }
@@ -148,7 +149,6 @@ impl Task {
             slot,
             mut view,
             blocks,
-            budget,
             mut spare,
         } = *job;
         for index in blocks {
@@ -164,9 +164,9 @@ impl Task {
                 view: &mut view,
                 scratch,
             };
-            let track = record(ground, index, budget, track);
-            // Behind a block that gives way others start elsewhere, and nobody knows what comes of one that stops.
-            let is_last = track.end == End::Unsure || track.steps.len() as u64 == budget;
+            let track = record(ground, index, TRACK_STEPS, track);
+            // Nobody knows what comes behind one that stops.
+            let is_last = track.end == End::Unsure;
             let mut state = lock(&self.state);
             state.tracks.push_back(track);
             state.has_ended = is_last;
@@ -240,7 +240,8 @@ impl Pool {
         self.keep_blocks(track.block.take());
         track.clear();
         let mut spare = lock(&self.spare);
-        if spare.len() < SPARE_MAX {
+        let bytes: usize = spare.iter().map(Track::capacity).sum();
+        if spare.len() < SPARE_MAX && bytes + track.capacity() <= SPARE_BYTES_MAX {
             spare.push(track);
         }
     }
