@@ -66,21 +66,8 @@ fn sources(instruction: Instruction) -> (Mask, bool) {
         Opcode::Mov | Opcode::Mov32i | Opcode::I2i => (b, false),
         Opcode::Isetp => (a | b, true),
         Opcode::Ldc => (a, true),
-        Opcode::Ld
-        | Opcode::Ldu
-        | Opcode::St
-        | Opcode::RedU32
-        | Opcode::RedS32
-        | Opcode::RedF32
-        | Opcode::RedU64
-        | Opcode::AtomU32
-        | Opcode::AtomS32
-        | Opcode::AtomF32
-        | Opcode::Exch32
-        | Opcode::Cas32
-        | Opcode::AtomU64
-        | Opcode::Exch64
-        | Opcode::Cas64 => (mask(instruction.a(), 2), true),
+        Opcode::Ld | Opcode::Ldu | Opcode::St => (mask(instruction.a(), 2), true),
+        opcode if opcode.is_atomic() => (mask(instruction.a(), 2), true),
         _ => (0, false),
     }
 }

@@ -16,8 +16,6 @@ mod reach;
 mod surface;
 mod texture;
 
-pub(super) use memory::is_atomic;
-
 use fermi_spec::isa::{INSTRUCTION_BYTES, Opcode, field};
 
 use super::{

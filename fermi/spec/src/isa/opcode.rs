@@ -13,6 +13,27 @@ macro_rules! opcodes {
     };
 }
 
+impl Opcode {
+    /// Whether it replaces words of memory by what it makes of them, with a result or without.
+    pub fn is_atomic(self) -> bool {
+        matches!(
+            self,
+            Self::RedU32
+                | Self::RedS32
+                | Self::RedF32
+                | Self::RedU64
+                | Self::AtomU32
+                | Self::AtomS32
+                | Self::AtomF32
+                | Self::AtomU64
+                | Self::Exch32
+                | Self::Exch64
+                | Self::Cas32
+                | Self::Cas64
+        )
+    }
+}
+
 opcodes! {
     /// f32 minimum or maximum.
     Fmnmx;

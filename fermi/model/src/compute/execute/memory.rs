@@ -28,31 +28,12 @@ pub(super) fn perform(warp: &mut Warp, op: &Op, lanes: u32, machine: &mut Machin
     }
 }
 
-/// Whether an instruction replaces words of memory by what it makes of them.
-pub(in super::super) fn is_atomic(opcode: Opcode) -> bool {
-    matches!(
-        opcode,
-        Opcode::RedU32
-            | Opcode::RedS32
-            | Opcode::RedF32
-            | Opcode::RedU64
-            | Opcode::AtomU32
-            | Opcode::AtomS32
-            | Opcode::AtomF32
-            | Opcode::AtomU64
-            | Opcode::Exch32
-            | Opcode::Exch64
-            | Opcode::Cas32
-            | Opcode::Cas64
-    )
-}
-
 /// What an instruction asks of global memory, before it is executed. For watchers alone.
 pub(super) fn global(warp: &Warp, op: &Op, launch: &Launch) -> Option<GlobalAccess> {
     let (is_load, is_store, bytes) = match op.opcode {
         Opcode::Ld | Opcode::Ldu => (true, false, op.data.bytes()),
         Opcode::St => (false, true, op.data.bytes()),
-        opcode if is_atomic(opcode) => (true, true, operation(op).0),
+        opcode if opcode.is_atomic() => (true, true, operation(op).0),
         _ => return None,
     };
     let addresses = addresses(warp, op);
