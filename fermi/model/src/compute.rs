@@ -37,7 +37,7 @@ pub(crate) use launch::{BANK_BYTES_MAX, BANKS, Bank, Launch, SURFACES};
 pub(crate) use outside::Outside;
 pub(crate) use reach::Reach;
 pub use speculation::Worker;
-pub(crate) use speculation::{Access, Kind, View, Workers, parts};
+pub(crate) use speculation::{Access, Kind, View, Workers, page_parts};
 pub(crate) use surface::Surface;
 pub(crate) use tally::{Issue, Tally};
 pub(crate) use texture::texel::{mask_of, pack};

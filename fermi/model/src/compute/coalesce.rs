@@ -1,6 +1,6 @@
 //! How the addresses of an access lie, lane by lane: it decides which lanes memory can serve together.
 
-use super::warp::{LANES, lanes_of, union_of};
+use super::warp::{LANES, Lanes, lanes_of, union_of};
 
 /// Memory moves to and from the shader cores in segments of so many bytes.
 pub(crate) const SEGMENT_BYTES: u64 = 128;
@@ -74,6 +74,28 @@ impl Places<'_> {
             self.addresses[first + count] == start.wrapping_add(*count as u64 * u64::from(self.bytes))
         };
         Some((first, 1 + (1..most).take_while(is_next).count()))
+    }
+
+    /// Puts the values of `row`, which lie side by side in memory, into the words of lanes from `first` on.
+    #[inline(always)]
+    pub(crate) fn load_row(&self, first: usize, row: &[u8], words: &mut [Lanes]) {
+        for (lane, value) in (first..).zip(row.chunks_exact(self.bytes as usize)) {
+            for (word, part) in words.iter_mut().zip(value.chunks(4)) {
+                let mut whole = [0; 4];
+                whole[..part.len()].copy_from_slice(part);
+                word[lane] = u32::from_le_bytes(whole);
+            }
+        }
+    }
+
+    /// Makes a row of the words of lanes from `first` on.
+    #[inline(always)]
+    pub(crate) fn store_row(&self, first: usize, words: &[Lanes], row: &mut [u8]) {
+        for (lane, value) in (first..).zip(row.chunks_exact_mut(self.bytes as usize)) {
+            for (word, part) in words.iter().zip(value.chunks_mut(4)) {
+                part.copy_from_slice(&word[lane].to_le_bytes()[..part.len()]);
+            }
+        }
     }
 
     /// Calls `each` with a lane of each segment that is touched, once for each.

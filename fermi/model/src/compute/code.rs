@@ -205,11 +205,11 @@ impl Code {
     ) -> Result<&Page, Stop> {
         let first = pc / PAGE_BYTES * PAGE_BYTES;
         if !self.pages.contains_key(&first) {
+            let mut bytes = [0; PAGE_BYTES as usize];
+            read(first, &mut bytes)?;
             if self.pages.len() >= PAGES_MAX {
                 self.pages.clear();
             }
-            let mut bytes = [0; PAGE_BYTES as usize];
-            read(first, &mut bytes)?;
             let mut ops = Box::new([Err(WarpError::InvalidOpcode); PAGE_INSTRUCTIONS]);
             for (index, (op, word)) in ops.iter_mut().zip(bytes.as_chunks().0).enumerate() {
                 let at = first + index as u32 * INSTRUCTION_BYTES;

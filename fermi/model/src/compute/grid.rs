@@ -175,7 +175,7 @@ impl Grid {
     /// Has every block that has started execute by itself.
     fn catch_up(&mut self) {
         for running in &mut self.blocks {
-            go_live(running, &self.launch, &mut self.code, &self.speculation);
+            go_live(running, &self.launch, &self.speculation);
         }
     }
 
@@ -315,7 +315,7 @@ impl Grid {
             Played::Differs => self.speculation.differed(),
             Played::Ended => {}
         }
-        go_live(front, &self.launch, &mut self.code, &self.speculation);
+        go_live(front, &self.launch, &self.speculation);
         if is_done { Progress::Done } else { Progress::Paused }
     }
 
@@ -399,9 +399,9 @@ impl Drop for Grid {
 }
 
 /// Has a block execute by itself from where it is.
-fn go_live(running: &mut Running, launch: &Launch, code: &mut Code, speculation: &Speculation) {
+fn go_live(running: &mut Running, launch: &Launch, speculation: &Speculation) {
     if let Running::Tracked(tracked) = running {
-        *running = Running::Live(speculation.take_block(tracked, launch, code));
+        *running = Running::Live(speculation.take_block(tracked, launch));
     }
 }
 

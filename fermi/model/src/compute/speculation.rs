@@ -41,7 +41,7 @@ use super::{
     tally::Tally,
 };
 use feed::block_at;
-pub(crate) use record::{View, parts};
+pub(crate) use record::{View, page_parts};
 use track::Player;
 pub(crate) use track::{Access, End, Kind, Played};
 pub use workers::Worker;
@@ -126,13 +126,14 @@ impl Speculation {
         let count = workers.count();
         // The batch in front of the first job is the card's own, and so is one behind as many as there are workers.
         let mut first = self.next.max(next + batch - 1);
+        let mut code = None;
         while self.tickets.len() < 2 * count && first + batch <= ground.launch.blocks() {
             let Some(view) = ground.outside.view() else { return };
             let blocks = first..first + batch;
             let keep = ground.spare.len().saturating_sub(batch as usize);
             let task = workers.send(Job {
                 launch: Arc::clone(ground.launch),
-                code: ground.code.clone(),
+                code: code.get_or_insert_with(|| Arc::new(ground.code.clone())).clone(),
                 slot: ground.slot,
                 view,
                 blocks: blocks.clone(),
@@ -188,13 +189,13 @@ impl Speculation {
     }
 
     /// The block behind what was played of its track, which executes from there.
-    pub(super) fn take_block(&self, tracked: &mut Tracked, launch: &Launch, code: &mut Code) -> Block {
+    pub(super) fn take_block(&self, tracked: &mut Tracked, launch: &Launch) -> Block {
         let steps = tracked.player.steps();
         let mut track = std::mem::take(&mut tracked.player.track);
         let is_behind_all = steps == track.steps.len() && track.end != End::Unsure;
         let (block, track) = match track.block.take_if(|_| is_behind_all) {
             Some(block) => (block, track),
-            None => block_at(launch, code, tracked.slot, track, steps as u64),
+            None => block_at(launch, tracked.slot, track, steps as u64),
         };
         if let Some(pool) = &self.pool {
             pool.keep(track);

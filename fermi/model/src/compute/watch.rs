@@ -1,7 +1,8 @@
 //! Watching warps while they run.
 //!
-//! The interpreter is compiled three times: for runs without a watcher, where [`Watch`] is `()` and costs nothing, for runs
-//! with one, and for cards that look at each instruction before it is executed ([`Ahead`]), with a watcher or without.
+//! The interpreter is compiled four times: for runs without a watcher, where [`Watch`] is `()` and costs nothing, for runs
+//! with one, for cards that look at each instruction before it is executed ([`Ahead`]), with a watcher or without, and for blocks that
+//! run ahead of their turn (`speculation::record`).
 
 use fermi_spec::isa::{Instruction, Predicate, Register};
 

@@ -234,7 +234,7 @@ impl<'a> ChannelMemory<'a> {
             let (bytes, is_store) = (access.bytes as usize, access.kind.is_store());
             let own = data.get(done..done + bytes).unwrap_or_default();
             done += bytes;
-            for (at, range) in compute::parts(access.va, bytes.max(1)) {
+            for (at, range) in compute::page_parts(access.va, bytes.max(1)) {
                 let Ok(place) = self.place(at, is_store) else {
                     return false;
                 };
@@ -255,7 +255,7 @@ impl<'a> ChannelMemory<'a> {
             let (bytes, is_store) = (access.bytes as usize, access.kind.is_store());
             let own = data.get(done..done + bytes).unwrap_or_default();
             done += bytes;
-            for (at, range) in compute::parts(access.va, bytes.max(1)) {
+            for (at, range) in compute::page_parts(access.va, bytes.max(1)) {
                 let Some(place) = places.next().copied() else {
                     return;
                 };
@@ -332,13 +332,7 @@ impl Outside for ChannelMemory<'_> {
             }
             let row = &mut data[..count * bytes];
             self.mem.read(place, row);
-            for (lane, value) in (first..).zip(row.chunks_exact(bytes)) {
-                for (word, part) in words.iter_mut().zip(value.chunks(4)) {
-                    let mut whole = [0; 4];
-                    whole[..part.len()].copy_from_slice(part);
-                    word[lane] = u32::from_le_bytes(whole);
-                }
-            }
+            places.load_row(first, row, words);
         }
         self.mem
             .load_each(&single[..singles], places.bytes, |lane, value| {
@@ -363,11 +357,7 @@ impl Outside for ChannelMemory<'_> {
                 continue;
             }
             let row = &mut data[..count * bytes];
-            for (lane, value) in (first..).zip(row.chunks_exact_mut(bytes)) {
-                for (word, part) in words.iter().zip(value.chunks_mut(4)) {
-                    part.copy_from_slice(&word[lane].to_le_bytes()[..part.len()]);
-                }
-            }
+            places.store_row(first, words, row);
             self.mem.write(place, row);
         }
         self.charge_all(places, true)

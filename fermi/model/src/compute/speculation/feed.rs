@@ -14,17 +14,10 @@ use super::{
 };
 use crate::mmu::Refusal;
 
-/// The block of a track as it is behind its first `steps` steps. Code is what the grid has executed, which has all that they need.
-pub(super) fn block_at(
-    launch: &Launch,
-    code: &mut Code,
-    slot: Slot,
-    track: Track,
-    steps: u64,
-) -> (Block, Track) {
+/// The block of a track as it is behind its first `steps` steps, by the code that the track was made from.
+pub(super) fn block_at(launch: &Launch, slot: Slot, track: Track, steps: u64) -> (Block, Track) {
     simd::perform(CatchUp {
         launch,
-        code,
         slot,
         track,
         steps,
@@ -33,7 +26,6 @@ pub(super) fn block_at(
 
 struct CatchUp<'a> {
     launch: &'a Launch,
-    code: &'a mut Code,
     slot: Slot,
     track: Track,
     steps: u64,
@@ -46,13 +38,13 @@ impl simd::Work for CatchUp<'_> {
     fn perform(self, level: impl Level) -> (Block, Track) {
         let Self {
             launch,
-            code,
             slot,
             mut track,
             mut steps,
         } = self;
         let mut block = track.block.take().unwrap_or_else(|| Block::new(launch));
         block.start(launch, track.index, slot);
+        let mut code = track.code.as_deref().map_or_else(Code::default, Code::clone);
         let around = Surroundings {
             launch,
             outside: &mut ByRows(Feed {
@@ -63,7 +55,7 @@ impl simd::Work for CatchUp<'_> {
             tally: &mut Tally::default(),
         };
         // It cannot stop where it did not stop the first time.
-        let _ = block.run(level, code, around, &mut (), &mut steps);
+        let _ = block.run(level, &mut code, around, &mut (), &mut steps);
         (block, track)
     }
 }

@@ -13,7 +13,6 @@ use super::{
     super::{
         block::{Block, Progress, Slot, Surroundings},
         code::{Code, Op},
-        execute::is_atomic,
         launch::Launch,
         simd::{self, Level},
         tally::Tally,
@@ -142,7 +141,7 @@ fn is_for_its_turn(op: &Op) -> bool {
             Special::from_number(op.get(field::SPECIAL)),
             Some(Special::Clock | Special::ClockHigh)
         ),
-        opcode => is_atomic(opcode),
+        opcode => opcode.is_atomic(),
     }
 }
 
@@ -297,7 +296,7 @@ impl Ahead<'_> {
 }
 
 /// The parts of `bytes` bytes at `va` that lie in one page each.
-pub(crate) fn parts(va: u64, bytes: usize) -> impl Iterator<Item = (u64, Range<usize>)> {
+pub(crate) fn page_parts(va: u64, bytes: usize) -> impl Iterator<Item = (u64, Range<usize>)> {
     let mut done = 0;
     std::iter::from_fn(move || {
         let at = va.wrapping_add(done as u64);
@@ -315,7 +314,7 @@ impl Rows for Ahead<'_> {
     }
 
     fn load(&mut self, kind: Kind, va: u64, data: &mut [u8]) -> Result<(), Refusal> {
-        for (at, range) in parts(va, data.len()) {
+        for (at, range) in page_parts(va, data.len()) {
             let place = self.place(at, false)?;
             let part = &mut data[range];
             self.view.memory.read(place, part);
@@ -333,7 +332,7 @@ impl Rows for Ahead<'_> {
     }
 
     fn store(&mut self, kind: Kind, va: u64, data: &[u8]) -> Result<(), Refusal> {
-        for (at, range) in parts(va, data.len()) {
+        for (at, range) in page_parts(va, data.len()) {
             let place = self.place(at, true)?;
             let inside = (place.at.0 % SMALL_PAGE) as usize;
             let none = || {

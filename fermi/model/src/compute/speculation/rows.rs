@@ -49,13 +49,7 @@ impl<R: Rows> Outside for ByRows<R> {
             left &= !(u32::MAX >> (LANES - count) << first);
             let row = &mut data[..count * bytes];
             self.0.load(Kind::Load, places.addresses[first], row)?;
-            for (lane, value) in (first..).zip(row.chunks_exact(bytes)) {
-                for (word, part) in words.iter_mut().zip(value.chunks(4)) {
-                    let mut whole = [0; 4];
-                    whole[..part.len()].copy_from_slice(part);
-                    word[lane] = u32::from_le_bytes(whole);
-                }
-            }
+            places.load_row(first, row, words);
         }
         places.for_each_segment(|lane| self.0.touch(Kind::TouchLoad, places.addresses[lane]));
         Ok(())
@@ -68,11 +62,7 @@ impl<R: Rows> Outside for ByRows<R> {
         while let Some((first, count)) = places.row(left, SMALL_PAGE) {
             left &= !(u32::MAX >> (LANES - count) << first);
             let row = &mut data[..count * bytes];
-            for (lane, value) in (first..).zip(row.chunks_exact_mut(bytes)) {
-                for (word, part) in words.iter().zip(value.chunks_mut(4)) {
-                    part.copy_from_slice(&word[lane].to_le_bytes()[..part.len()]);
-                }
-            }
+            places.store_row(first, words, row);
             self.0.store(Kind::Store, places.addresses[first], row)?;
         }
         places.for_each_segment(|lane| self.0.touch(Kind::TouchStore, places.addresses[lane]));

@@ -1,7 +1,10 @@
 //! What a block did, instruction by instruction, so that another thread can do it again without executing anything.
 
+use std::sync::Arc;
+
 use super::super::{
     block::Block,
+    code::Code,
     outside::Outside,
     tally::{Issue, Tally},
 };
@@ -95,12 +98,22 @@ pub(super) struct Track {
     pub(super) end: End,
     /// Index of the block in its grid.
     pub(super) index: u64,
+    /// The code that it was made from.
+    pub(super) code: Option<Arc<Code>>,
     /// The block behind the last step.
     pub(super) block: Option<Block>,
 }
 
 impl Track {
-    /// Bytes that it has or had use for.
+    /// Bytes that it has use for.
+    pub(super) fn bytes(&self) -> usize {
+        size_of_val(&self.steps[..])
+            + size_of_val(&self.more[..])
+            + size_of_val(&self.accesses[..])
+            + self.data.len()
+    }
+
+    /// Bytes that it has room for.
     pub(super) fn capacity(&self) -> usize {
         self.steps.capacity() * size_of::<Step>()
             + self.more.capacity() * size_of::<More>()
@@ -115,6 +128,7 @@ impl Track {
         self.accesses.clear();
         self.data.clear();
         self.end = End::Unsure;
+        self.code = None;
         self.block = None;
     }
 }

@@ -24,6 +24,12 @@ use super::{
 /// Time for which a worker without a job looks for one before it sleeps: to wake it takes the card's thread tens of microseconds, so it does not sleep
 /// between the grids of a guest that launches one behind the other.
 const AWAKE: Duration = Duration::from_micros(500);
+/// Bytes of a job's tracks and blocks at which it ends: a guest decides what its blocks do.
+const JOB_BYTES_MAX: usize = 4 << 20;
+/// About what the state of a warp takes: its registers.
+const WARP_BYTES: usize = 8 << 10;
+/// Jobs that wait for each worker at most. Where no worker comes to them they are dropped.
+const WAITING_MAX: usize = 8;
 /// Tracks and blocks whose memory is kept for the next ones: to get it from the host each time takes longer than a small block.
 const SPARE_MAX: usize = 64;
 /// Bytes of the tracks that are kept, at most: what guests' blocks did decides how much one has.
@@ -32,7 +38,7 @@ const SPARE_BYTES_MAX: usize = 32 << 20;
 /// Blocks of a grid for a worker.
 pub(super) struct Job {
     pub(super) launch: Arc<Launch>,
-    pub(super) code: Code,
+    pub(super) code: Arc<Code>,
     pub(super) slot: Slot,
     pub(super) view: View,
     pub(super) blocks: Range<u64>,
@@ -145,12 +151,15 @@ impl Task {
         };
         let Job {
             launch,
-            mut code,
+            code,
             slot,
             mut view,
             blocks,
             mut spare,
         } = *job;
+        // A copy that nothing is added to: a block that wants other code ends its track.
+        let mut own_code = Code::clone(&code);
+        let mut bytes = 0;
         for index in blocks {
             if self.is_dropped.load(Ordering::Relaxed) {
                 break;
@@ -159,14 +168,16 @@ impl Task {
             track.block = spare.pop().or_else(|| self.pool.spare_block(&launch));
             let ground = Ground {
                 launch: &launch,
-                code: &mut code,
+                code: &mut own_code,
                 slot,
                 view: &mut view,
                 scratch,
             };
-            let track = record(ground, index, TRACK_STEPS, track);
+            let mut track = record(ground, index, TRACK_STEPS, track);
+            track.code = Some(Arc::clone(&code));
+            bytes += track.bytes() + launch.warps() as usize * WARP_BYTES;
             // Nobody knows what comes behind one that stops.
-            let is_last = track.end == End::Unsure;
+            let is_last = track.end == End::Unsure || bytes > JOB_BYTES_MAX;
             let mut state = lock(&self.state);
             state.tracks.push_back(track);
             state.has_ended = is_last;
@@ -303,6 +314,9 @@ impl Workers {
             return task;
         }
         let mut queue = lock(&self.pool.queue);
+        if queue.is_closed || queue.tasks.len() >= self.count * WAITING_MAX {
+            return task;
+        }
         queue.tasks.push_back(Arc::clone(&task));
         let sleeps = queue.asleep > 0;
         drop(queue);
@@ -315,7 +329,12 @@ impl Workers {
 
     /// Has the threads end, each behind the job that it is at.
     pub(crate) fn close(&self) {
-        lock(&self.pool.queue).is_closed = true;
+        let mut queue = lock(&self.pool.queue);
+        queue.is_closed = true;
+        // They have the pool, which would have them.
+        let tasks = std::mem::take(&mut queue.tasks);
+        drop(queue);
+        drop(tasks);
         self.pool.woken.notify_all();
     }
 }
