@@ -9,6 +9,7 @@
 //! `tests/neighbour.rs` checks that the victim's bytes are right and that it gets on, without looking at a clock.
 
 pub mod attacks;
+pub mod blocks;
 mod clients;
 mod grinder;
 mod live;
@@ -117,6 +118,8 @@ struct Shape {
     /// Quota of those that are not the victim.
     others: Quota,
     lends_after_ns: u64,
+    /// Of the card.
+    workers: u32,
     victim: Code,
 }
 
@@ -131,6 +134,7 @@ impl Default for Shape {
             policy: PolicyName::default(),
             others: Quota::default(),
             lends_after_ns: GpuConfig::default().lends_after_ns,
+            workers: 0,
             victim: victim::run::<8, 1>,
         }
     }
@@ -199,6 +203,17 @@ impl Host {
         })
     }
 
+    /// One whose card has a thread that runs blocks ahead of their turn, if there is a processor for it.
+    ///
+    /// # Errors
+    /// The broker does not start.
+    pub fn with_worker() -> Result<Self> {
+        Self::shaped(Shape {
+            workers: 1,
+            ..Shape::default()
+        })
+    }
+
     /// One whose VMs lend after short rests, and whose victim uses more than half of the card.
     ///
     /// # Errors
@@ -230,6 +245,7 @@ impl Host {
             policy,
             others,
             lends_after_ns,
+            workers,
             victim,
         } = shape;
         let folder = tempfile::tempdir().context("cannot create a folder for sockets")?;
@@ -252,7 +268,7 @@ impl Host {
                 needs_microcode: false,
                 strict: true,
                 paced: false,
-                workers: 0,
+                workers,
             }),
             settings: GpuConfig {
                 host_ram: HOST_RAM,

@@ -4,6 +4,7 @@ use anyhow::{Context as _, Result};
 use integration::neighbour::attacks::{
     AT_LENDERS, AT_LENDERS_OF_SLOW_HOSTS, AT_LOOKS, AT_PARTS, ATTACKS, Attack,
 };
+use integration::neighbour::blocks::AT_WORKERS;
 use integration::neighbour::{Host, LARGE_CHUNK};
 use vgpu::policy::PolicyName;
 
@@ -30,6 +31,14 @@ fn get_on_beside(host: &Host, attacks: &[Attack]) -> Result<()> {
 #[test]
 fn neighbour_gets_on_beside_each_attack() {
     get_on_beside(&Host::start().unwrap(), &ATTACKS).unwrap();
+}
+
+/// All that is tried at any card, too: the victim's own grids run beside a worker.
+#[test]
+fn neighbour_gets_on_beside_blocks_that_workers_run_in_vain() {
+    let host = Host::with_worker().unwrap();
+    get_on_beside(&host, &AT_WORKERS).unwrap();
+    get_on_beside(&host, &ATTACKS).unwrap();
 }
 
 #[test]

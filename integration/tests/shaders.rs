@@ -44,3 +44,38 @@ fn random_programs_leave_what_the_evaluator_leaves() {
     }
     assert!(failed.is_empty(), "seeds {failed:?} differ");
 }
+
+/// Threads of a launch that the programs' memory has room for.
+const THREADS_MAX: u32 = 512;
+
+/// As many blocks as there is memory for, so that most come behind the one that the card's thread begins with.
+#[test]
+fn random_programs_with_workers_leave_what_the_evaluator_leaves_in_the_time_without() {
+    let (mut runner, mut alone) = (Runner::default(), Runner::default());
+    let threads = runner.set_workers(2).into_iter();
+    let threads: Vec<_> = threads
+        .map(|worker| std::thread::spawn(|| worker.run()))
+        .collect();
+    for seed in seeds() {
+        let mut program = generate(seed);
+        let block: u32 = program.launch.block.iter().product();
+        program.launch.grid = [(THREADS_MAX / block).max(1), 1, 1];
+        for runner in [&mut runner, &mut alone] {
+            if let Err(difference) = compare(runner, &program) {
+                panic!("seed {seed}: {difference}\n{}", listing(&program));
+            }
+        }
+        let (time, other) = (runner.time_and_played().0, alone.time_and_played().0);
+        assert_eq!(
+            (time, runner.counters()),
+            (other, alone.counters()),
+            "seed {seed}"
+        );
+    }
+    let (_, played) = runner.time_and_played();
+    drop(runner);
+    threads
+        .into_iter()
+        .for_each(|thread| thread.join().expect("workers do not panic"));
+    assert!(played > 100, "workers ran {played} blocks");
+}

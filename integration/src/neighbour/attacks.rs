@@ -107,7 +107,7 @@ pub const AT_PARTS: [Attack; 3] = [
 /// The first of them where copies are dear.
 pub const AT_LENDERS_OF_SLOW_HOSTS: Attack = attack("long rests that lend, and doorbells", rests_long);
 
-const fn attack(name: &'static str, run: Code) -> Attack {
+pub(super) const fn attack(name: &'static str, run: Code) -> Attack {
     Attack { name, run }
 }
 
@@ -122,7 +122,7 @@ pub(super) fn again(place: &Place, mut once: impl FnMut() -> Result<()>) -> Resu
 }
 
 /// Runs a guest's code again and again, each time on a device as after power-on.
-fn as_guest(place: &Place, bar1: Bar1, code: fn(&mut SimBus, &Place)) -> Result<()> {
+pub(super) fn as_guest(place: &Place, bar1: Bar1, code: fn(&mut SimBus, &Place)) -> Result<()> {
     again(place, || {
         let its_own = place.clone();
         live::run(place, bar1, move |bus| {
@@ -154,7 +154,7 @@ fn started(bus: &mut SimBus, channels: u8) -> Rig {
 }
 
 /// The same whose channels launch grids.
-fn computing(bus: &mut SimBus, channels: u8) -> Rig {
+pub(super) fn computing(bus: &mut SimBus, channels: u8) -> Rig {
     let rig = Rig::start(bus, DATA_BYTES).with_contexts();
     opened(rig, bus, channels)
 }
@@ -170,7 +170,7 @@ fn opened(mut rig: Rig, bus: &mut SimBus, channels: u8) -> Rig {
 }
 
 /// Rests until the work of `sequences` is done or all is over.
-fn rest(bus: &mut SimBus, place: &Place, rig: &Rig, sequences: &[(u8, u32)]) {
+pub(super) fn rest(bus: &mut SimBus, place: &Place, rig: &Rig, sequences: &[(u8, u32)]) {
     for &(channel, sequence) in sequences {
         while !place.is_over() && !rig.wait_turns(bus, channel, sequence, 100) {}
     }

@@ -1,6 +1,6 @@
 //! A launch on the software card: a channel submits the methods of class 90c0 as a driver does.
 
-use fermi_model::{CopyMicrocode, Counters, Timing, WarpWatcher};
+use fermi_model::{CopyMicrocode, Counters, Timing, WarpWatcher, Worker};
 use fermi_spec::board::Board;
 use fermi_spec::graphics::{BindConstants, compute, shader};
 use fermi_spec::methods::{class, host};
@@ -135,6 +135,16 @@ impl Runner {
         );
         card.ring(CHANNEL);
         Self { card, launches: 0 }
+    }
+
+    /// Gives the card threads that run blocks ahead of their turn; each is one's to run.
+    pub fn set_workers(&mut self, count: usize) -> Vec<Worker> {
+        self.card.model.set_workers(count)
+    }
+
+    /// GPU time in nanoseconds, and blocks that workers ran.
+    pub fn time_and_played(&self) -> (u64, u64) {
+        (self.card.model.gpu_time(), self.card.model.played_blocks())
     }
 
     /// Stores bytes into the VRAM at [`MORE_VA`].
