@@ -34,6 +34,9 @@ pub(crate) struct RamMaps {
     maps: BTreeMap<u64, RamMap>,
     /// Bytes of all of them. A VMM with an IOMMU maps page by page.
     bytes: u64,
+    /// A range that is being unmapped: start and bytes.
+    #[serde(default)]
+    leaving: Option<(u64, u64)>,
 }
 
 impl RamMaps {
@@ -91,6 +94,17 @@ impl RamMaps {
         let last = found.last()?;
         let is_whole = last.0.0 + last.1.bytes == end || planted::is(Fault::PartUnmapped);
         (first.0 == gpa && is_whole).then_some(found)
+    }
+
+    /// No entry leads to this range from now on, until it is unmapped or, without one, again.
+    pub(crate) fn set_leaving(&mut self, range: Option<(Gpa, u64)>) {
+        self.leaving = range.map(|(gpa, bytes)| (gpa.0, bytes));
+    }
+
+    /// Whether the address is being unmapped.
+    pub(crate) fn is_leaving(&self, at: Gpa) -> bool {
+        self.leaving
+            .is_some_and(|(start, bytes)| at.0 >= start && at.0 - start < bytes)
     }
 
     pub(crate) fn remove(&mut self, gpa: Gpa) {

@@ -147,8 +147,6 @@ pub(crate) struct Whereabouts<'a> {
     pub(crate) foreign: Cell<Option<Placement>>,
     pub(crate) chunks: &'a Chunks,
     pub(crate) ram: &'a RamMaps,
-    /// A range of RAM that is being unmapped: nowhere already.
-    pub(crate) leaving: Option<(Gpa, u64)>,
 }
 
 impl Whereabouts<'_> {
@@ -181,10 +179,7 @@ impl Placements for Whereabouts<'_> {
     }
 
     fn ram(&self, at: Gpa) -> Placement {
-        if self
-            .leaving
-            .is_some_and(|(from, bytes)| at >= from && at.0 - from.0 < bytes)
-        {
+        if self.ram.is_leaving(at) {
             return Placement::Outside;
         }
         match self.ram.locate(at) {

@@ -191,7 +191,7 @@ impl Running {
     ) -> Option<ImageNo> {
         self.provide_buffers(vm, cx)?;
         let pages = self.card.graph.image_pages();
-        let (image, _) = self.on_shadows(vm, "adding an image", None, cx, |shadows| {
+        let (image, _) = self.on_shadows(vm, "adding an image", cx, |shadows| {
             let space = shadows.spaces.get_mut(&space)?;
             let of = (space.shadow.directory(), pages);
             space
@@ -486,7 +486,7 @@ impl Running {
 
     /// Nothing of the VM's reads the image any more: out of the space, and free when the TLB has forgotten it.
     fn drop_image(&mut self, vm: VmId, space: SpaceId, image: ImageNo, cx: &mut Cx<'_>) {
-        let removed = self.on_shadows(vm, "taking an image away", None, cx, |shadows| {
+        let removed = self.on_shadows(vm, "taking an image away", cx, |shadows| {
             let space = shadows.spaces.get_mut(&space)?;
             let pages = space.contexts.remove(image, shadows.writer);
             Some((space.shadow.directory(), pages))

@@ -13,7 +13,6 @@
 use std::cell::Cell;
 use std::collections::BTreeMap;
 
-use fermi_spec::addr::Gpa;
 use shadow_pt::{Built, ReachChange, TablePages, TableRange};
 
 use super::Cx;
@@ -108,7 +107,6 @@ impl Running {
         &mut self,
         vm: VmId,
         doing: &str,
-        leaving: Option<(Gpa, u64)>,
         cx: &mut Cx<'_>,
         work: impl FnOnce(&mut Shadows<'_, '_>) -> T,
     ) -> Option<(T, Sums)> {
@@ -128,7 +126,6 @@ impl Running {
             foreign: Cell::new(None),
             chunks,
             ram,
-            leaving,
         };
         let mut writer = ArenaWriter::new();
         let mut budget = shadow.pages(&mut self.card.arena, vm);

@@ -277,7 +277,7 @@ impl Running {
         if !standing.is_empty() {
             self.show_while_standing(vm, &standing, cx);
         }
-        let done = self.on_shadows(vm, "pointing entries to the new place", None, cx, |shadows| {
+        let done = self.on_shadows(vm, "pointing entries to the new place", cx, |shadows| {
             let Shadows {
                 spaces,
                 places,

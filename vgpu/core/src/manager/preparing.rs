@@ -261,7 +261,7 @@ impl Running {
 
     /// A spilled large page needs a small-page table: have it before anything is stopped.
     fn reserve_tables(&mut self, vm: VmId, chunks: &[ChunkNo], cx: &mut Cx<'_>) -> bool {
-        let complete = self.on_shadows(vm, "reserving its tables", None, cx, |shadows| {
+        let complete = self.on_shadows(vm, "reserving its tables", cx, |shadows| {
             let Shadows {
                 chunks: known,
                 spaces,

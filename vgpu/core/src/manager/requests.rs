@@ -431,25 +431,24 @@ impl Running {
         if planted::is(Fault::MappedRamNotReached) {
             return;
         }
-        let freed = self.redirect_ram(vm, gpa, bytes, None, cx);
+        let freed = self.redirect_ram(vm, gpa, bytes, cx);
         // Entries that appear give no table up. If they did, it would be free with the VM's last flush.
         if let Some(vgpu) = self.vms.get_mut(&vm) {
             vgpu.orphans.extend(freed);
         }
     }
 
-    /// Points entries that name a range of RAM to where it is, or nowhere if it is `leaving`. Returns the tables that were
+    /// Points entries that name a range of RAM to where it is, or nowhere if it leaves. Returns the tables that were
     /// given up.
     pub(super) fn redirect_ram(
         &mut self,
         vm: VmId,
         gpa: Gpa,
         bytes: u64,
-        leaving: Option<(Gpa, u64)>,
         cx: &mut Cx<'_>,
     ) -> Vec<TableRange> {
         let doing = "pointing entries to its RAM";
-        let done = self.on_shadows(vm, doing, leaving, cx, |shadows| {
+        let done = self.on_shadows(vm, doing, cx, |shadows| {
             let Shadows {
                 spaces,
                 places,

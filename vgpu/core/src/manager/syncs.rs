@@ -278,7 +278,7 @@ impl Running {
             return Next::Over;
         };
         let mut work = Work::limited(vgpu.share.left());
-        let done = self.on_shadows(vm, "building its tables", None, cx, |shadows| {
+        let done = self.on_shadows(vm, "building its tables", cx, |shadows| {
             let Shadows {
                 spaces,
                 places,
@@ -406,7 +406,7 @@ impl Running {
     ) -> Option<SpaceId> {
         let vgpu = self.vms.get(&vm)?;
         let config = shadow_pt::ShadowConfig::for_guest_vram(vgpu.config.guest_vram);
-        let shadow = self.on_shadows(vm, "adding an address space", None, cx, |shadows| {
+        let shadow = self.on_shadows(vm, "adding an address space", cx, |shadows| {
             shadow_pt::ShadowSpace::new(directory, config, shadows.budget, shadows.writer).ok()
         });
         let shadow = shadow?.0?;

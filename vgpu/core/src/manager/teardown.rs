@@ -154,7 +154,8 @@ impl Running {
         if vgpu.ram.covering(gpa, bytes).is_none() {
             return Step::Done(Reply::Refused(Refusal::NoSuchMap));
         }
-        let freed = self.redirect_ram(vm, gpa, bytes, Some((gpa, bytes)), cx);
+        vgpu.ram.set_leaving(Some((gpa, bytes)));
+        let freed = self.redirect_ram(vm, gpa, bytes, cx);
         self.card.flush_tlb(None, Job::UnmapFlushed(vm));
         Step::Blocked(Blocked::Unmap {
             request,
@@ -177,6 +178,7 @@ impl Running {
         else {
             return;
         };
+        vgpu.ram.set_leaving(None);
         for (start, map) in vgpu.ram.covering(gpa, bytes).unwrap_or_default() {
             let released = vgpu.bus.release(map.iova, vm);
             if let Err(what) = released.and_then(|()| self.iova.release_map(vm)) {

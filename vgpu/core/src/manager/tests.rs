@@ -19,6 +19,7 @@ mod live_userd;
 mod lost;
 mod moments;
 mod parts;
+mod pointing;
 mod preparing;
 mod quotas;
 mod scene;

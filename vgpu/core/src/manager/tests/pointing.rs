@@ -1,0 +1,97 @@
+//! What entries name while memory moves and RAM goes.
+
+use fermi_spec::addr::{Aperture, Gpa};
+use fermi_spec::pte::{Pde, PdeAperture, Pte, SMALL_PER_LARGE, SMALL_PT_BYTES};
+use fermi_spec::regs::{Bar0Reg, PffbReg};
+
+use super::A;
+use super::scene::{DIRECTORY, MIB, MS, Scene, TABLE};
+use crate::config::{GpuConfig, Quota};
+use crate::event::{Action, Event, Reply, Request};
+use crate::manager::mover::Stage;
+
+fn copies(scene: &mut Scene) -> bool {
+    let moving = scene.running().mover.current.as_ref();
+    moving.is_some_and(|moving| matches!(moving.stage, Stage::Copying { .. }))
+}
+
+/// A space whose first directory entry has a page of VRAM beside one of RAM, in one slot.
+fn mixed() -> Scene {
+    let mut scene = Scene::with(GpuConfig {
+        frames_arrive_zeroed: true,
+        ..GpuConfig::default()
+    });
+    scene.attach(A, 16);
+    let table = TABLE + 0x10_0000;
+    let pte = Pte::new().with_valid(true);
+    let vram = pte.with_frame(((4 * MIB) >> 12) as u32);
+    let ram = pte
+        .with_aperture(Aperture::SysCoherent)
+        .with_volatile(true)
+        .with_frame(1);
+    let words: Vec<u8> = [vram, ram]
+        .iter()
+        .flat_map(|pte| pte.into_bits().to_le_bytes())
+        .collect();
+    scene.put(A, table, &words);
+    let pde = Pde::new()
+        .with_small_aperture(PdeAperture::Vram)
+        .with_small_frame((table >> 12) as u32);
+    assert!(table + SMALL_PT_BYTES <= 4 * MIB, "it lies where chunk 2 begins");
+    scene.put(A, DIRECTORY, &pde.into_bits().to_le_bytes());
+    scene.bind(A, 2);
+    scene.run_channel(A);
+    scene
+}
+
+/// The two entries of that slot as they were stored last.
+fn last_pair(scene: &Scene) -> Option<[Pte; 2]> {
+    let mut pairs = scene.actions.iter().filter_map(|action| match action {
+        Action::HostWrite { data, .. } if data.len() == 8 * SMALL_PER_LARGE => {
+            let words = data
+                .as_chunks()
+                .0
+                .iter()
+                .map(|word| Pte::from_bits(u64::from_le_bytes(*word)));
+            let words: Vec<Pte> = words.collect();
+            let is_it = words[0].valid() && words[2..].iter().all(|pte| !pte.valid());
+            is_it.then_some([words[0], words[1]])
+        }
+        _ => None,
+    });
+    pairs.next_back()
+}
+
+#[test]
+fn entry_of_ram_that_is_being_unmapped_does_not_come_back_with_a_move() {
+    let mut scene = mixed();
+    let [vram, ram] = last_pair(&scene).expect("a slot of small entries");
+    assert!(
+        vram.valid() && ram.valid() && ram.aperture().is_sysram(),
+        "{vram:?} {ram:?}"
+    );
+    // The chunk beside it is being copied.
+    let quota = Quota {
+        max: MIB,
+        ..Quota::default()
+    };
+    scene.apply(Event::SetQuota { vm: A, quota });
+    for _ in 0..100 {
+        if copies(&mut scene) {
+            break;
+        }
+        scene.pass(MS);
+    }
+    assert!(copies(&mut scene), "it does not move");
+    // The flush behind the unmap does not end.
+    scene.held.insert(Bar0Reg::from(PffbReg::MmuConfig));
+    let (gpa, bytes) = (Gpa(0), 16 * MIB);
+    let unmap = scene.ask(A, Request::UnmapRam { gpa, bytes });
+    assert_eq!(scene.reply(unmap), None);
+    // The copy has ended behind it: what was stored last is the move's.
+    let [vram, ram] = last_pair(&scene).expect("a slot of small entries");
+    assert!(vram.aperture().is_sysram() && !ram.valid(), "{vram:?} {ram:?}");
+    scene.end_polls(Bar0Reg::from(PffbReg::MmuConfig), true);
+    scene.pass(MS);
+    assert_eq!(scene.reply(unmap), Some(&Reply::Done));
+}
