@@ -5,7 +5,7 @@ use super::*;
 use crate::dirty::{AllDirty, DirtySet};
 use crate::placement::{FramePlacement, Placement};
 use crate::walk::{Walk, walk};
-use fermi_spec::addr::{Aperture, GpuVa, GuestVramAddr, Iova};
+use fermi_spec::addr::{Aperture, Gpa, GpuVa, GuestVramAddr, Iova};
 use fermi_spec::pte::{Pte, uncompressed_kind};
 use proptest::prelude::*;
 
