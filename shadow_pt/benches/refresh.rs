@@ -244,16 +244,73 @@ fn redirect() -> impl FnMut() -> f64 {
         let total = nanoseconds(|| {
             for turn in 0..TURNS {
                 bench.host.spilled = turn % 2 == 0;
-                let frame = GuestFrame(black_box(500));
+                let frames = [GuestFrame(black_box(500))];
                 let _ = black_box(bench.space.redirect(
-                    frame,
+                    &frames,
+                    &mut RedirectAt::default(),
                     &bench.host,
                     &mut bench.tables,
                     &mut bench.card,
+                    &mut Work::unlimited(),
                 ));
             }
         });
         total / f64::from(TURNS)
+    }
+}
+
+/// How a chunk that everything names is redirected.
+#[derive(Clone, Copy)]
+enum By {
+    Frame,
+    Chunk,
+    Step,
+}
+
+/// The chunk moves out and in again: for each time, or for the longest step.
+fn everywhere(by: By) -> impl FnMut() -> f64 {
+    const FRAMES: u64 = 16;
+    const TABLES: u64 = 64;
+    const STEP: u64 = 100_000;
+    let mut bench = Bench::new(Mapping::Small, false);
+    // 32 entries in a row name all frames, and all directory entries the same table.
+    let page = |n: u64| n % FRAMES * (FRAME / SMALL_PAGE) + n % 7;
+    (0..SMALL_ENTRIES).for_each(|n| bench.guest.store(SMALL + n * 8, page(n) << 4 | 1));
+    (0..TABLES).for_each(|n| bench.guest.store(DIRECTORY + n * 8, (SMALL >> 8 | 1) << 32));
+    bench.card = Card(vec![0; 32 << 20 >> 3]);
+    let _ = bench.sync();
+    let frames: Vec<GuestFrame> = (0..FRAMES as u32).map(GuestFrame).collect();
+    move || {
+        bench.host.spilled = !bench.host.spilled;
+        let mut redirect = |frames: &[GuestFrame], at: &mut RedirectAt, mut work: Work| {
+            let (host, tables, card) = (&bench.host, &mut bench.tables, &mut bench.card);
+            bench
+                .space
+                .redirect(frames, at, host, tables, card, &mut work)
+                .is_complete
+        };
+        let mut at = RedirectAt::default();
+        let ns = match by {
+            By::Frame => nanoseconds(|| {
+                for frame in &frames {
+                    redirect(&[*frame], &mut RedirectAt::default(), Work::unlimited());
+                }
+            }),
+            By::Chunk => nanoseconds(|| {
+                redirect(&frames, &mut at, Work::unlimited());
+            }),
+            By::Step => {
+                let mut longest = 0.0_f64;
+                let mut is_complete = false;
+                while !is_complete {
+                    longest = longest.max(nanoseconds(|| {
+                        is_complete = redirect(&frames, &mut at, Work::limited(STEP));
+                    }));
+                }
+                longest
+            }
+        };
+        ns / 1000.0
     }
 }
 
@@ -433,6 +490,32 @@ fn main() {
     ];
     let title = format!("a whole sync of a GiB, {GIB_ENTRIES} entries");
     table(&title, "µs", &["rescan"]).run(ways);
+    redirects(mode);
+}
+
+fn redirects(mode: Mode) {
+    let table = |title, bases| Table {
+        title,
+        unit: "µs",
+        measure: Measure::Time,
+        bases,
+        rounds: mode.rounds(ROUNDS),
+    };
     let ways: Vec<Way<'_>> = vec![("redirect", Box::new(redirect()))];
-    table("one large page redirected", "ns", &[]).run(ways);
+    let title = "one large page redirected";
+    Table {
+        unit: "ns",
+        ..table(title, &[])
+    }
+    .run(ways);
+    let ways: Vec<Way<'_>> = vec![
+        ("frame by frame, all at once", Box::new(everywhere(By::Frame))),
+        ("all frames, all at once", Box::new(everywhere(By::Chunk))),
+        (
+            "the longest step of 100 µs of work",
+            Box::new(everywhere(By::Step)),
+        ),
+    ];
+    let title = "a chunk of 16 frames that each of 65,536 slots names, redirected";
+    table(title, &["frame by frame, all at once"]).run(ways);
 }

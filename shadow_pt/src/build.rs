@@ -125,6 +125,11 @@ impl Mirror {
         own as u64 + self.guest.heap_bytes()
     }
 
+    /// Whether it has a table of large entries.
+    pub(crate) fn has_large(&self) -> bool {
+        self.large.is_some()
+    }
+
     /// The slots whose shadow, as last built, names guest RAM between two pages.
     pub(crate) fn slots_in_ram(&self, first: u32, last: u32) -> SlotSet {
         let mut slots = SlotSet::EMPTY;

@@ -403,6 +403,23 @@ impl ReverseIndex {
         Ok(edges)
     }
 
+    /// How many slots reach the frame.
+    pub(crate) fn edges_of(&self, frame: GuestFrame) -> u64 {
+        let head = self.heads.get(frame.0 as usize);
+        head.map_or(0, |head| head.edges.into())
+    }
+
+    /// The frames that the slot reaches whose list starts at `first`.
+    #[inline]
+    pub(crate) fn frames_of_slot(&self, first: u32) -> impl Iterator<Item = GuestFrame> {
+        let mut at = first;
+        std::iter::from_fn(move || {
+            let edge = self.edges.get(at as usize)?;
+            at = edge.next_of_slot;
+            Some(GuestFrame(edge.frame))
+        })
+    }
+
     /// The slots that reach the frame, in no particular order.
     pub(crate) fn slots(&self, frame: GuestFrame) -> impl Iterator<Item = SlotId> {
         let mut at = self

@@ -10,6 +10,8 @@ pub(crate) const PAGE_COMPARED: u64 = 500;
 pub(crate) const PAGE_ASKED: u64 = 40;
 /// The entries of a slot looked at, to see what they name.
 pub(crate) const SLOT_SEEN: u64 = 50;
+/// A table searched for slots that name a range of RAM.
+pub(crate) const TABLE_SEARCHED: u64 = 1_000;
 /// The small entries of a slot translated and written, or a large one, or none.
 pub(crate) const SLOT_BUILT: u64 = 300;
 pub(crate) const LARGE_BUILT: u64 = 50;
@@ -48,12 +50,17 @@ impl Work {
     }
 
     /// Whether the bound is reached.
-    pub(crate) fn is_used_up(&self) -> bool {
+    pub fn is_used_up(&self) -> bool {
         self.done >= self.limit
     }
 
     pub(crate) fn add(&mut self, units: u64) {
         self.done = self.done.saturating_add(units);
+    }
+
+    /// Whether so many slots are built within the bound, if nothing else is done.
+    pub(crate) fn holds_slots(&self, slots: u64) -> bool {
+        slots.saturating_mul(SLOT_BUILT) <= self.limit
     }
 
     /// Slots that may still be built, at least a few: each step gets somewhere.

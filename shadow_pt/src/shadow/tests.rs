@@ -349,20 +349,54 @@ impl World {
     /// Returns how many slots lacked a table.
     fn move_frame(&mut self, frame: u32, how: u8) -> u64 {
         self.host.place(frame, how);
-        let built = self
-            .space
-            .redirect(GuestFrame(frame), &self.host, &mut self.tables, &mut self.card);
-        self.flush(&built);
-        built.refused
+        self.redirect(&[GuestFrame(frame)])
+    }
+
+    /// Redirects frames in as many steps as it takes. Returns how many slots lacked a table.
+    fn redirect(&mut self, frames: &[GuestFrame]) -> u64 {
+        let mut at = RedirectAt::default();
+        let (mut refused, mut freed) = (0, Vec::new());
+        loop {
+            let mut work = Work::limited(1);
+            let (host, tables, card) = (&self.host, &mut self.tables, &mut self.card);
+            let mut built = self
+                .space
+                .redirect(frames, &mut at, host, tables, card, &mut work);
+            assert!(work.excess() <= Work::EXCESS_MAX, "{work:?}");
+            refused += built.refused;
+            freed.append(&mut built.freed);
+            if built.is_complete {
+                let freed = Built {
+                    freed,
+                    ..Built::default()
+                };
+                self.flush(&freed);
+                return refused;
+            }
+        }
     }
 
     fn map_ram(&mut self, first: usize, pages: usize, mapped: bool) {
         self.host.map_ram(first, pages, mapped);
         let (from, bytes) = (Gpa(first as u64 * SMALL_PAGE), pages as u64 * SMALL_PAGE);
-        let built = self
-            .space
-            .redirect_ram(from, bytes, &self.host, &mut self.tables, &mut self.card);
-        self.flush(&built);
+        let mut at = RedirectAt::default();
+        let mut freed = Vec::new();
+        loop {
+            let mut work = Work::limited(1);
+            let (host, tables, card) = (&self.host, &mut self.tables, &mut self.card);
+            let mut built = self
+                .space
+                .redirect_ram((from, bytes), &mut at, host, tables, card, &mut work);
+            freed.append(&mut built.freed);
+            if built.is_complete {
+                break;
+            }
+        }
+        let freed = Built {
+            freed,
+            ..Built::default()
+        };
+        self.flush(&freed);
     }
 
     fn guest_entry(&self, code: u64, address: u64, index: u64) -> u64 {
@@ -716,9 +750,13 @@ impl World {
             Step::Limit(limit) => self.work = Work::limited(limit),
             Step::Refuse(refuses) => self.tables.refuses = refuses,
             Step::Reserve { frame } => {
-                let reserved =
-                    self.space
-                        .reserve(GuestFrame(frame), &self.host, &mut self.tables, &mut self.card);
+                let reserved = self.space.reserve(
+                    &[GuestFrame(frame)],
+                    &self.host,
+                    &mut self.tables,
+                    &mut self.card,
+                    &Work::unlimited(),
+                );
                 if reserved {
                     let refuses = std::mem::replace(&mut self.tables.refuses, true);
                     assert_eq!(self.move_frame(frame, 1), 0, "despite the reserve");
@@ -807,10 +845,12 @@ proptest! {
         };
         let is_sound = |space: &ShadowSpace| space.check(world.space.config).is_ok() && is_within(space);
         if let Some(mut space) = read.ok().filter(is_sound) {
-            for frame in 0..FRAMES {
-                let _ = space.redirect(GuestFrame(frame), &world.host, &mut world.tables, &mut world.card);
-            }
-            let _ = space.redirect_ram(Gpa(0), RAM, &world.host, &mut world.tables, &mut world.card);
+            let (host, tables, card) = (&world.host, &mut world.tables, &mut world.card);
+            let (mut at, mut work) = (RedirectAt::default(), Work::unlimited());
+            let frames: Vec<_> = (0..FRAMES).map(GuestFrame).collect();
+            let _ = space.redirect(&frames, &mut at, host, tables, card, &mut work);
+            let mut at = RedirectAt::default();
+            let _ = space.redirect_ram((Gpa(0), RAM), &mut at, host, tables, card, &mut work);
             let _ = space.refresh(&mut world.guest, &AllDirty, usize::MAX, &mut Work::unlimited());
         }
     }
@@ -920,11 +960,13 @@ fn refused_table_leaves_the_slot_absent_until_the_next_build() {
 fn what_is_mapped_moves_to_system_memory_though_tables_are_refused() {
     let mut world = one_large_page();
     world.tables.refuses = true;
-    assert!(
-        world
-            .space
-            .reserve(GuestFrame(5), &world.host, &mut world.tables, &mut world.card)
-    );
+    assert!(world.space.reserve(
+        &[GuestFrame(5)],
+        &world.host,
+        &mut world.tables,
+        &mut world.card,
+        &Work::unlimited()
+    ));
     assert_eq!(world.move_frame(5, 1), 0);
     assert!(matches!(world.found(0x3000), Some((true, _, _))));
 }
@@ -1110,9 +1152,12 @@ fn place_that_no_entry_can_name_is_absent_and_counted() {
                     false => Placement::Sysram(Iova(at)),
                 };
             }
+            let (host, tables, card) = (&world.host, &mut world.tables, &mut world.card);
+            let (mut at, mut work) = (RedirectAt::default(), Work::unlimited());
+            let frames = [GuestFrame(5)];
             let built = world
                 .space
-                .redirect(GuestFrame(5), &world.host, &mut world.tables, &mut world.card);
+                .redirect(&frames, &mut at, host, tables, card, &mut work);
             let fits = |page: u64| {
                 let at = base.wrapping_add(page * SMALL_PAGE);
                 at.is_multiple_of(SMALL_PAGE) && at < END

@@ -8,6 +8,7 @@
 use fermi_spec::addr::{FRAME, FrameNo, GpuVa, SMALL_PAGE};
 use fermi_spec::engine::Engine;
 use planted::Fault;
+use shadow_pt::{RedirectAt, Work};
 use std::collections::BTreeMap;
 
 use super::Cx;
@@ -286,10 +287,11 @@ impl Running {
                 built,
                 ..
             } = shadows;
+            let mut work = Work::unlimited();
             for space in spaces.values_mut() {
-                for &frame in &frames {
-                    built.add(space.shadow.redirect(frame, *places, *budget, *writer));
-                }
+                let mut at = RedirectAt::default();
+                let shadow = &mut space.shadow;
+                built.add(shadow.redirect(&frames, &mut at, *places, *budget, *writer, &mut work));
             }
         });
         self.card.flush_tlb(None, Job::MoveFlushed(id));

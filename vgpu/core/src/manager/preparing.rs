@@ -18,6 +18,7 @@ use std::collections::BTreeSet;
 
 use fermi_spec::addr::FRAME;
 use planted::Fault;
+use shadow_pt::{GuestFrame, Work};
 
 use super::Cx;
 use super::isolation::Shadows;
@@ -270,11 +271,11 @@ impl Running {
                 writer,
                 ..
             } = shadows;
-            let mut complete = true;
+            let frames = chunks.iter().flat_map(|&chunk| known.guest_frames(chunk));
+            let frames: Vec<GuestFrame> = frames.collect();
+            let (mut complete, work) = (true, Work::unlimited());
             for space in spaces.values_mut() {
-                for frame in chunks.iter().flat_map(|&chunk| known.guest_frames(chunk)) {
-                    complete &= space.shadow.reserve(frame, *places, *budget, *writer);
-                }
+                complete &= space.shadow.reserve(&frames, *places, *budget, *writer, &work);
             }
             complete
         });

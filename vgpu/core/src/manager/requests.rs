@@ -7,7 +7,7 @@ use fermi_spec::addr::Gpa;
 use fermi_spec::regs::{VgaReg, Width};
 use mmio::{Bar0Read, Bar0Write, decode_read, decode_write};
 use planted::Fault;
-use shadow_pt::TableRange;
+use shadow_pt::{RedirectAt, TableRange, Work};
 
 use super::Cx;
 use super::isolation::Shadows;
@@ -457,8 +457,11 @@ impl Running {
                 built,
                 ..
             } = shadows;
+            let mut work = Work::unlimited();
             for space in spaces.values_mut() {
-                built.add(space.shadow.redirect_ram(gpa, bytes, *places, *budget, *writer));
+                let mut at = RedirectAt::default();
+                let (shadow, range) = (&mut space.shadow, (gpa, bytes));
+                built.add(shadow.redirect_ram(range, &mut at, *places, *budget, *writer, &mut work));
             }
         });
         let Some(((), built)) = done else {
