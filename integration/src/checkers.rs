@@ -236,7 +236,7 @@ fn walk_directory(world: &World, vm: &VmAudit, directory: VramAddr) -> Result<Ve
 }
 
 /// Checks an entry. Nothing walks a table that `is_leaving`; it may lead to frames that a move has emptied, which nobody else has before
-/// both are flushed.
+/// both are flushed. So may any entry of a VM as long as the move has not pointed all of them to the new place.
 fn check_entry(world: &World, vm: &VmAudit, is_leaving: bool, pte: Pte, page: u64) -> Result<(), Violation> {
     if !pte.valid() {
         return Ok(());
@@ -245,7 +245,7 @@ fn check_entry(world: &World, vm: &VmAudit, is_leaving: bool, pte: Pte, page: u6
     let inside = |start: u64, bytes: u64| at >= start && at + page <= start + bytes;
     let own = match pte.aperture() {
         fermi_spec::addr::Aperture::Vram => {
-            let emptied = vm.emptied.iter().filter(|_| is_leaving);
+            let emptied = vm.emptied.iter().filter(|_| is_leaving || vm.is_pointed);
             let mut all = vm.frames.iter().map(|(frame, _)| frame).chain(emptied);
             all.any(|frame| inside(frame.base().0, FRAME))
         }

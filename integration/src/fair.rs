@@ -167,6 +167,7 @@ mod tests {
             arena: Vec::new(),
             blocks: Vec::new(),
             emptied: Vec::new(),
+            is_pointed: false,
             suspended: Vec::new(),
             asks: false,
             resident: active + idle,

@@ -86,6 +86,11 @@ pub(super) fn card(seed: u64, is_noisy: bool, rng: &mut ChaCha8Rng) -> (u64, Gpu
         },
         // Never, soon, after the passes of a pause or so, or later than any run ends.
         lends_after_ns: [0, 20, 1_000, 60_000][(seed >> 4) as usize % 4] * 1_000_000,
+        // Of every fourth stretch of seeds entries are pointed elsewhere a few at a time.
+        step_work: match seed / 7 % 4 {
+            3 => 1,
+            _ => GpuConfig::default().step_work,
+        },
         bus: Bus {
             pins: rng.random(),
             ..Bus::default()

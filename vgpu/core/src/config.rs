@@ -168,6 +168,10 @@ pub struct GpuConfig {
     /// has, bytes.
     #[serde(default = "part_bytes")]
     pub part_bytes: u64,
+    /// Most work of a step in which a VM's entries are pointed to where its memory is now, in units of about a nanosecond. Events of others come
+    /// between two steps. For tests, which make it small.
+    #[serde(default = "slice")]
+    pub step_work: u64,
     /// GPU time for which a channel may keep an engine while another VM waits for it, nanoseconds by the card's clock. A
     /// channel that goes on beyond it is stopped for good; its VM feels that, and nobody else. 0 stops none.
     #[serde(default)]
@@ -207,6 +211,7 @@ impl Default for GpuConfig {
             batch_bytes: 8 << 20,
             copy_budget_ns: copy_budget_ns(),
             part_bytes: part_bytes(),
+            step_work: slice(),
             watchdog_ns: 2_000_000_000,
             migrate_after: eight(),
             migrate_penalty: eight(),
@@ -225,6 +230,10 @@ fn copy_budget_ns() -> u64 {
 }
 
 /// A suspension costs some 0.3 ms besides its copy (`forecast`), so that to move less at a time would have the VM stand for longer.
+fn slice() -> u64 {
+    crate::share::SLICE
+}
+
 fn part_bytes() -> u64 {
     2 << 20
 }

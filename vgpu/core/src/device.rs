@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use fermi_spec::addr::{Gpa, SMALL_PAGE};
+use fermi_spec::addr::SMALL_PAGE;
 use fermi_spec::bar::Bar;
 use fermi_spec::regs::Piece;
 use serde::{Deserialize, Serialize};
@@ -40,6 +40,7 @@ mod pfifo;
 mod pmc;
 mod ptimer;
 pub(crate) mod ram;
+mod remap;
 mod soundness;
 mod stores;
 pub(crate) mod tables;
@@ -52,6 +53,7 @@ use contexts::{Buffers, Contexts, Decoy, Kept};
 pub(crate) use leave::{Leave, LeaveStage};
 use pci::ConfigSpace;
 use ram::{IovaSpace, RamMaps};
+pub(crate) use remap::{Pointing, Remap};
 use stores::Stores;
 use tables::ShadowCharge;
 pub(crate) use tables::promised_slots;
@@ -63,7 +65,7 @@ use work::VmWork;
 pub(crate) const TABLES_MAX: usize = 256;
 
 /// One of a VM's shadow address spaces.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct SpaceId(pub(crate) u32);
 
 /// A request in the VM's queue, with its progress.
@@ -153,13 +155,8 @@ pub(crate) enum Blocked {
     Context { request: Queued },
     /// For a sync.
     Sync(Box<SyncPoint>),
-    /// For the flush after which a range of RAM is out of reach; the shadow tables given up with it.
-    Unmap {
-        request: Queued,
-        gpa: Gpa,
-        bytes: u64,
-        freed: Vec<TableRange>,
-    },
+    /// For entries to be pointed to a range of RAM, or for the flush after which one is out of reach.
+    Remap(Remap),
     /// For channels to be off the card: a device reset.
     Reset { request: Queued },
 }
@@ -462,7 +459,10 @@ impl Inspect for Blocked {
             Blocked::Demand { request } => ("memory behind a chunk", request),
             Blocked::Context { request } => ("the context of a channel that leaves the card", request),
             Blocked::Sync(sync) => ("a sync", &sync.request),
-            Blocked::Unmap { request, .. } => ("the flush after an unmap", request),
+            Blocked::Remap(remap) => match remap.rest.is_some() {
+                true => ("entries to be pointed to its RAM, or away", &remap.request),
+                false => ("the flush after an unmap", &remap.request),
+            },
             Blocked::Reset { request } => ("channels to leave the card for a reset", request),
         };
         tree.name("waits_for", what);
@@ -477,7 +477,7 @@ impl Inspect for Blocked {
             Blocked::Move { .. }
             | Blocked::Demand { .. }
             | Blocked::Context { .. }
-            | Blocked::Unmap { .. }
+            | Blocked::Remap(_)
             | Blocked::Reset { .. } => {}
         }
     }

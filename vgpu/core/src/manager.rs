@@ -51,6 +51,7 @@ mod moves;
 mod parking;
 mod parts;
 mod pauses;
+mod pointing;
 mod preparing;
 mod pressure;
 mod recovery;
@@ -441,6 +442,8 @@ pub struct VmAudit {
     pub blocks: Vec<fermi_spec::addr::VramAddr>,
     /// Frames that a move has emptied, which stay the VM's until its flush.
     pub emptied: Vec<fermi_spec::addr::FrameNo>,
+    /// Some of its entries are still to be pointed away from these.
+    pub is_pointed: bool,
     /// Physical channels that are suspended for a move.
     pub suspended: Vec<u8>,
     /// Something that its guest or its VMM asked for is not done.

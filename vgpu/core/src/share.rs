@@ -29,10 +29,6 @@ pub(crate) const CHANNEL_ASKED: u64 = 2_000;
 pub(crate) const POLICY_ASKED: u64 = 1_000;
 /// A frame that is looked up in the index of an address space.
 pub(crate) const FRAME_LOOKED_UP: u64 = 5;
-/// A table that is searched for slots which name a range of RAM.
-const TABLE_SEARCHED: u64 = 1_000;
-/// A slot of it that is translated anew.
-const SLOT_REWRITTEN: u64 = 300;
 /// A VM's part is never less than one in so many, however many others there are: they are seldom all busy.
 const PARTS_MAX: u64 = 4;
 /// Longest wait for a turn, so that a step that cannot be divided does not hold up its own VM for long.
@@ -60,12 +56,6 @@ impl Share {
     pub(crate) fn charge(&mut self, work: u64) {
         self.owed = self.owed.saturating_add(work);
         self.work = self.work.saturating_add(work);
-    }
-
-    /// So many tables were searched for a range of RAM, and so many slots translated anew.
-    pub(crate) fn charge_rewrite(&mut self, tables: usize, slots: u64) {
-        let searched = tables as u64 * TABLE_SEARCHED;
-        self.charge(searched.saturating_add(slots.saturating_mul(SLOT_REWRITTEN)));
     }
 
     /// All work since the VM was attached.

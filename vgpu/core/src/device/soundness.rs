@@ -36,8 +36,8 @@ impl Blocked {
             | Self::Move { request }
             | Self::Demand { request }
             | Self::Context { request }
-            | Self::Unmap { request, .. }
             | Self::Reset { request } => request,
+            Self::Remap(remap) => &remap.request,
             Self::Sync(sync) => &sync.request,
         }
     }
@@ -46,7 +46,7 @@ impl Blocked {
     fn freed(&self) -> &[TableRange] {
         match self {
             Self::Sync(sync) => &sync.freed,
-            Self::Unmap { freed, .. } => freed,
+            Self::Remap(remap) => &remap.freed,
             Self::Value { .. }
             | Self::Fetch { .. }
             | Self::Move { .. }

@@ -117,6 +117,10 @@ impl Running {
             arena: self.card.arena.held_by(vgpu.id).collect(),
             blocks: vgpu.blocks().collect(),
             emptied: emptied.collect(),
+            is_pointed: self
+                .mover
+                .all()
+                .any(|moving| moving.head.vm == vgpu.id && moving.stage.points()),
             suspended: vgpu
                 .channels
                 .values()

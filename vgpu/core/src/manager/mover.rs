@@ -30,7 +30,7 @@ use shadow_pt::TableRange;
 use super::Cx;
 use super::parts::Begun;
 use super::window_copy::WindowCopy;
-use crate::device::Vgpu;
+use crate::device::{Pointing, Vgpu};
 use crate::event::{Tick, VmId};
 use crate::host::{CopyRun, PhysChannel};
 use crate::inspect::{Inspect, Tree};
@@ -113,8 +113,11 @@ pub(super) enum Stage {
     Copying { work: CopyWork },
     /// The copy's end was seen; the card is asked whether it reports an error, for that does not keep the end away.
     Verifying { look: u64 },
-    /// Everything points to the new place; waits for the card to forget the old one.
+    /// Everything is pointed to the new place; then it waits for the card to forget the old one.
     Redirecting {
+        /// What is still to be pointed there.
+        #[serde(default)]
+        rest: Option<Pointing>,
         /// Shadow tables that nothing points to any more.
         freed: Vec<TableRange>,
         /// Frames that a spill empties.
@@ -264,6 +267,9 @@ impl Mover {
         if let Stage::Resting { until: at } | Stage::Awaiting { look_at: at, .. } = moving.stage {
             return Some(at);
         }
+        if let Stage::Redirecting { rest: Some(rest), .. } = &moving.stage {
+            return Some(rest.due);
+        }
         matches!(moving.stage, Stage::Copying { .. } | Stage::Abandoned)
             .then(|| Tick(now.0.max(moving.since.0) / COPY_CHECK_NS * COPY_CHECK_NS).after(COPY_CHECK_NS))
     }
@@ -404,6 +410,11 @@ impl Move {
 }
 
 impl Stage {
+    /// Whether entries are still to be pointed to the new place.
+    pub(super) fn points(&self) -> bool {
+        matches!(self, Self::Redirecting { rest: Some(_), .. })
+    }
+
     /// Whether the chunks stand still. Before that the VM goes on as if nothing moved.
     fn has_begun(&self) -> bool {
         !matches!(

@@ -8,19 +8,17 @@
 use fermi_spec::addr::{FRAME, FrameNo, GpuVa, SMALL_PAGE};
 use fermi_spec::engine::Engine;
 use planted::Fault;
-use shadow_pt::{RedirectAt, Work};
 use std::collections::BTreeMap;
 
 use super::Cx;
 use super::images::check_image;
-use super::isolation::Shadows;
 use super::live_windows::give_back_to;
 use super::mover::{ChunkFrames, CopyWork, Head, Move, Stage};
 use super::parts::Begun;
 use super::running::Running;
 use super::window_copy::WindowCopy;
 use crate::contained::contained;
-use crate::device::{Blocked, Vgpu};
+use crate::device::{Blocked, Pointing, Vgpu};
 use crate::event::{Action, Actions, VmId};
 use crate::host::Job;
 use crate::host::card::OWN_CHANNEL;
@@ -264,7 +262,7 @@ impl Running {
         };
         head.copying_ns = cx.now.since(head.copy_began);
         self.forecast.note_copy(head.copied, head.copying_ns);
-        let (vm, id) = (head.vm, head.id);
+        let vm = head.vm;
         let actions = &mut *cx.actions;
         let placed = contained("placing its chunks anew", || place_anew(head, vgpu, actions));
         if let Some(placed) = Begun::of(head) {
@@ -272,34 +270,21 @@ impl Running {
             self.mover.note_placed(&placed, is_split);
         }
         let Some(moving) = &self.mover.current else { return };
-        let frames = moving.head.redirected(&vgpu.chunks);
         let standing = moving.head.stands.clone();
         let mut emptied = self.believe(vm, placed).unwrap_or_default();
         if !standing.is_empty() {
             self.show_while_standing(vm, &standing, cx);
         }
-        let done = self.on_shadows(vm, "pointing entries to the new place", cx, |shadows| {
-            let Shadows {
-                spaces,
-                places,
-                budget,
-                writer,
-                built,
-                ..
-            } = shadows;
-            let mut work = Work::unlimited();
-            for space in spaces.values_mut() {
-                let mut at = RedirectAt::default();
-                let shadow = &mut space.shadow;
-                built.add(shadow.redirect(&frames, &mut at, *places, *budget, *writer, &mut work));
-            }
-        });
-        self.card.flush_tlb(None, Job::MoveFlushed(id));
         let early = planted::is(Fault::FramesFreeBeforeFlush).then(|| std::mem::take(&mut emptied));
-        let freed = done.map(|((), built)| built.freed).unwrap_or_default();
         if let Some(moving) = &mut self.mover.current {
-            moving.enter(Stage::Redirecting { freed, emptied }, cx);
+            let stage = Stage::Redirecting {
+                rest: Some(Pointing::default()),
+                freed: Vec::new(),
+                emptied,
+            };
+            moving.enter(stage, cx);
         }
+        self.point_to_new_place(cx);
         self.free_frames(
             vm,
             early.into_iter().flat_map(BTreeMap::into_values).flatten(),
@@ -316,7 +301,7 @@ impl Running {
         };
         moving.tell_stage(cx);
         let Move { head, stage, .. } = moving;
-        let Stage::Redirecting { freed, emptied } = stage else {
+        let Stage::Redirecting { freed, emptied, .. } = stage else {
             return;
         };
         if self.turns_round(&head, cx.now) {

@@ -262,6 +262,7 @@ impl Running {
 
     /// A spilled large page needs a small-page table: have it before anything is stopped.
     fn reserve_tables(&mut self, vm: VmId, chunks: &[ChunkNo], cx: &mut Cx<'_>) -> bool {
+        let step_work = self.config.step_work;
         let complete = self.on_shadows(vm, "reserving its tables", cx, |shadows| {
             let Shadows {
                 chunks: known,
@@ -273,7 +274,7 @@ impl Running {
             } = shadows;
             let frames = chunks.iter().flat_map(|&chunk| known.guest_frames(chunk));
             let frames: Vec<GuestFrame> = frames.collect();
-            let (mut complete, work) = (true, Work::unlimited());
+            let (mut complete, work) = (true, Work::limited(step_work));
             for space in spaces.values_mut() {
                 complete &= space.shadow.reserve(&frames, *places, *budget, *writer, &work);
             }

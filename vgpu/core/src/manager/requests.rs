@@ -7,17 +7,15 @@ use fermi_spec::addr::Gpa;
 use fermi_spec::regs::{VgaReg, Width};
 use mmio::{Bar0Read, Bar0Write, decode_read, decode_write};
 use planted::Fault;
-use shadow_pt::{RedirectAt, TableRange, Work};
 
 use super::Cx;
-use super::isolation::Shadows;
 use super::running::Running;
 use crate::contained::contained;
 use crate::device::effect::Effect;
 use crate::device::pci::{self, ConfigSpace};
 use crate::device::ram::RamMap;
 use crate::device::tables::Reader;
-use crate::device::{Blocked, Queued, SyncStage, Vgpu};
+use crate::device::{Blocked, Queued, Remap, SyncStage, Vgpu};
 use crate::event::{Action, HostMemory, Place, Refusal, Reply, Request, RequestId, Token, VmId};
 use crate::memory::GuestPage;
 use crate::notice::Notice;
@@ -120,6 +118,12 @@ impl Running {
                         None => return,
                     }
                 }
+                Some(Blocked::Remap(remap)) if remap.rest.is_some() => {
+                    match self.advance_remap(vm, remap, cx) {
+                        Some(_) => continue,
+                        None => return,
+                    }
+                }
                 Some(other) => {
                     vgpu.blocked = Some(other);
                     return;
@@ -163,11 +167,12 @@ impl Running {
                 Some(step) => self.conclude(vm, step, cx),
                 None => false,
             },
+            Step::Blocked(Blocked::Remap(remap)) => match self.advance_remap(vm, remap, cx) {
+                Some(step) => self.conclude(vm, step, cx),
+                None => false,
+            },
             Step::Blocked(blocked) => {
                 vgpu.blocked = Some(blocked);
-                if planted::is(Fault::DmaUnmappedBeforeFlush) {
-                    self.unmap_flushed(vm, cx);
-                }
                 false
             }
         }
@@ -188,11 +193,19 @@ impl Running {
                 Step::Done(Reply::Done)
             }
             Request::MapRam { gpa, bytes, writable } => {
-                Step::Done(self.map_ram(vm, *gpa, *bytes, *writable, cx))
+                let (gpa, bytes) = (*gpa, *bytes);
+                match self.map_ram(vm, gpa, bytes, *writable, cx) {
+                    // Entries that named RAM before the device reached it lead there now: the guest has no reason to change them. The card
+                    // keeps no translation of an entry that is not present, so nothing is flushed.
+                    Reply::Done if !planted::is(Fault::MappedRamNotReached) => {
+                        Step::Blocked(Blocked::Remap(Remap::new(queued, (gpa, bytes), false)))
+                    }
+                    reply => Step::Done(reply),
+                }
             }
             Request::UnmapRam { gpa, bytes } => {
                 let (gpa, bytes) = (*gpa, *bytes);
-                self.unmap_ram(vm, queued, gpa, bytes, cx)
+                self.unmap_ram(vm, queued, gpa, bytes)
             }
             Request::MaskIntx { masked } => {
                 if let Some(vgpu) = self.vms.get_mut(&vm) {
@@ -421,57 +434,7 @@ impl Running {
             writable,
             refusable: false,
         });
-        self.reach_mapped(vm, gpa, bytes, cx);
         Reply::Done
-    }
-
-    /// Entries that named RAM before the device reached it lead there now: the guest has no reason to change them. The
-    /// card keeps no translation of an entry that is not present, so nothing is flushed.
-    fn reach_mapped(&mut self, vm: VmId, gpa: Gpa, bytes: u64, cx: &mut Cx<'_>) {
-        if planted::is(Fault::MappedRamNotReached) {
-            return;
-        }
-        let freed = self.redirect_ram(vm, gpa, bytes, cx);
-        // Entries that appear give no table up. If they did, it would be free with the VM's last flush.
-        if let Some(vgpu) = self.vms.get_mut(&vm) {
-            vgpu.orphans.extend(freed);
-        }
-    }
-
-    /// Points entries that name a range of RAM to where it is, or nowhere if it leaves. Returns the tables that were
-    /// given up.
-    pub(super) fn redirect_ram(
-        &mut self,
-        vm: VmId,
-        gpa: Gpa,
-        bytes: u64,
-        cx: &mut Cx<'_>,
-    ) -> Vec<TableRange> {
-        let doing = "pointing entries to its RAM";
-        let done = self.on_shadows(vm, doing, cx, |shadows| {
-            let Shadows {
-                spaces,
-                places,
-                budget,
-                writer,
-                built,
-                ..
-            } = shadows;
-            let mut work = Work::unlimited();
-            for space in spaces.values_mut() {
-                let mut at = RedirectAt::default();
-                let (shadow, range) = (&mut space.shadow, (gpa, bytes));
-                built.add(shadow.redirect_ram(range, &mut at, *places, *budget, *writer, &mut work));
-            }
-        });
-        let Some(((), built)) = done else {
-            return Vec::new();
-        };
-        if let Some(vgpu) = self.vms.get_mut(&vm) {
-            let tables = vgpu.table_count();
-            vgpu.share.charge_rewrite(tables, built.slots);
-        }
-        built.freed
     }
 
     /// Starts fetching pages of guest tables that lie in VRAM.

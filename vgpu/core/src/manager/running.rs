@@ -233,6 +233,7 @@ impl Running {
             progressed |= self.check_rest(cx);
             progressed |= self.check_moment(cx);
             progressed |= self.check_copy(cx);
+            progressed |= self.go_on_pointing(cx);
             progressed |= self.check_aside(cx);
             progressed |= self.end_patience(cx);
             progressed |= self.check_held(cx.now);

@@ -21,7 +21,7 @@ use super::Cx;
 use super::requests::Step;
 use super::running::Running;
 use crate::contained::contained;
-use crate::device::{Blocked, Channel, Leave, LeaveStage, Queued, SyncCause, Vgpu};
+use crate::device::{Blocked, Channel, Leave, LeaveStage, Queued, Remap, SyncCause, Vgpu};
 use crate::event::{Action, Refusal, Reply, VmId};
 use crate::host::card::Off;
 use crate::host::{Job, PhysChannel};
@@ -140,14 +140,7 @@ impl Running {
     }
 
     /// A range of guest RAM goes: out of the shadows, out of the TLBs, then out of the card's reach.
-    pub(super) fn unmap_ram(
-        &mut self,
-        vm: VmId,
-        request: Queued,
-        gpa: Gpa,
-        bytes: u64,
-        cx: &mut Cx<'_>,
-    ) -> Step {
+    pub(super) fn unmap_ram(&mut self, vm: VmId, request: Queued, gpa: Gpa, bytes: u64) -> Step {
         let Some(vgpu) = self.vms.get_mut(&vm) else {
             return Step::Done(Reply::Refused(Refusal::NotAttached));
         };
@@ -155,29 +148,25 @@ impl Running {
             return Step::Done(Reply::Refused(Refusal::NoSuchMap));
         }
         vgpu.ram.set_leaving(Some((gpa, bytes)));
-        let freed = self.redirect_ram(vm, gpa, bytes, cx);
-        self.card.flush_tlb(None, Job::UnmapFlushed(vm));
-        Step::Blocked(Blocked::Unmap {
-            request,
-            gpa,
-            bytes,
-            freed,
-        })
+        Step::Blocked(Blocked::Remap(Remap::new(request, (gpa, bytes), true)))
     }
 
     pub(super) fn unmap_flushed(&mut self, vm: VmId, cx: &mut Cx<'_>) {
         let Some(vgpu) = self.vms.get_mut(&vm) else { return };
-        let Some(Blocked::Unmap {
+        let is_flushed = |blocked: &mut Blocked| match blocked {
+            Blocked::Remap(remap) => remap.is_going && remap.rest.is_none(),
+            _ => false,
+        };
+        let Some(Blocked::Remap(remap)) = vgpu.blocked.take_if(is_flushed) else {
+            return;
+        };
+        let Remap {
             request,
             gpa,
             bytes,
             freed,
-        }) = vgpu
-            .blocked
-            .take_if(|blocked| matches!(blocked, Blocked::Unmap { .. }))
-        else {
-            return;
-        };
+            ..
+        } = remap;
         vgpu.ram.set_leaving(None);
         for (start, map) in vgpu.ram.covering(gpa, bytes).unwrap_or_default() {
             let released = vgpu.bus.release(map.iova, vm);
@@ -234,8 +223,8 @@ impl Running {
                     SyncCause::Flush => None,
                 }
             }
-            Some(Blocked::Unmap { freed, .. }) => {
-                vgpu.orphans.extend(freed);
+            Some(Blocked::Remap(remap)) => {
+                vgpu.orphans.extend(remap.freed);
                 None
             }
             _ => None,

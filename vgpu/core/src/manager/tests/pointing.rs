@@ -1,18 +1,75 @@
-//! What entries name while memory moves and RAM goes.
+//! Entries that are pointed to where memory is now, step by step, and what comes between two steps.
 
 use fermi_spec::addr::{Aperture, Gpa};
 use fermi_spec::pte::{Pde, PdeAperture, Pte, SMALL_PER_LARGE, SMALL_PT_BYTES};
-use fermi_spec::regs::{Bar0Reg, PffbReg};
+use fermi_spec::regs::{Bar0Reg, PffbReg, PmcReg};
 
-use super::A;
 use super::scene::{DIRECTORY, MIB, MS, Scene, TABLE};
+use super::turns::{EXCESS, greedy, turns_until_answered, work};
+use super::{A, B};
 use crate::config::{GpuConfig, Quota};
 use crate::event::{Action, Event, Reply, Request};
 use crate::manager::mover::Stage;
+use crate::share::SLICE;
+
+/// Whether entries of a move's chunks are still to be pointed to the new place.
+fn points(scene: &mut Scene) -> bool {
+    let moving = scene.running().mover.current.as_ref();
+    moving.is_some_and(|moving| moving.stage.points())
+}
 
 fn copies(scene: &mut Scene) -> bool {
     let moving = scene.running().mover.current.as_ref();
     moving.is_some_and(|moving| matches!(moving.stage, Stage::Copying { .. }))
+}
+
+/// Bytes that are stored to the card's memory by these actions.
+fn stored(actions: &[Action]) -> usize {
+    let bytes = |action: &Action| match action {
+        Action::HostWrite { data, .. } => data.len(),
+        _ => 0,
+    };
+    actions.iter().map(bytes).sum()
+}
+
+#[test]
+fn chunk_that_many_entries_name_moves_in_steps_and_others_come_between_them() {
+    let mut scene = greedy(None);
+    let flush = scene.flush(A);
+    turns_until_answered(&mut scene, flush);
+    let max = scene.resident(A) - 12 * MIB;
+    let quota = Quota {
+        max,
+        ..Quota::default()
+    };
+    scene.take();
+    scene.apply(Event::SetQuota { vm: A, quota });
+    let (mut steps, mut entries) = (0, 0);
+    for _ in 0..10_000 {
+        let (before, points_before) = (work(&scene, A), points(&mut scene));
+        let actions = scene.actions.len();
+        if copies(&mut scene) {
+            scene.end_copy();
+        }
+        scene.wake();
+        if points_before {
+            steps += 1;
+            let done = work(&scene, A) - before;
+            assert!(done <= SLICE + EXCESS, "step {steps} took {done}");
+            let bytes = stored(&scene.actions[actions..]);
+            assert!(bytes <= 1 << 18, "step {steps} stores {bytes} bytes");
+            entries += bytes / 8;
+            let asked = scene.register(B, Bar0Reg::from(PmcReg::PmcEnable), steps);
+            assert_eq!(scene.reply(asked), Some(&Reply::Done), "step {steps}");
+        } else if scene.resident(A) <= max && !scene.is_moving() {
+            break;
+        }
+    }
+    let out = scene.chunks_of(A).spilled();
+    println!("{steps} steps, {entries} entries, {out} bytes out");
+    // The first step of each move is not among them.
+    assert!(steps > 20 && entries > 5_000, "{steps} steps, {entries} entries");
+    assert!(out > 0 && scene.resident(A) <= max);
 }
 
 /// A space whose first directory entry has a page of VRAM beside one of RAM, in one slot.

@@ -278,12 +278,18 @@ impl Scene {
     /// Lets time pass, with the wake-ups that were asked for.
     pub(super) fn pass(&mut self, ns: u64) {
         let end = self.now + ns;
-        while let Some(at) = self.wake_at.filter(|&at| at <= end) {
-            self.wake_at = None;
+        while self.wake_at.is_some_and(|at| at <= end) {
+            self.wake();
+        }
+        self.now = self.now.max(end);
+    }
+
+    /// The next wake-up that was asked for, if one was.
+    pub(super) fn wake(&mut self) {
+        if let Some(at) = self.wake_at.take() {
             self.now = self.now.max(at) + 1;
             self.apply(Event::Wake);
         }
-        self.now = self.now.max(end);
     }
 
     /// The actions so far; the next ones are counted anew.

@@ -16,7 +16,7 @@ const B: VmId = VmId(1);
 /// Directory entries that an address space may have.
 const TABLES: u64 = 64;
 /// What an event may take beyond a slice: the last step of a sync, and the request itself.
-const EXCESS: u64 = shadow_pt::Work::EXCESS_MAX + 64 * crate::share::PAGE_FETCHED + 10_000;
+pub(super) const EXCESS: u64 = shadow_pt::Work::EXCESS_MAX + 64 * crate::share::PAGE_FETCHED + 10_000;
 
 fn number(scene: &Scene, path: &str) -> u64 {
     let mut node = scene
@@ -36,13 +36,13 @@ fn number(scene: &Scene, path: &str) -> u64 {
     }
 }
 
-fn work(scene: &Scene, vm: VmId) -> u64 {
+pub(super) fn work(scene: &Scene, vm: VmId) -> u64 {
     number(scene, &format!("vms/{vm}/share/work"))
 }
 
 /// Two VMs; the directory of the first has as many entries as there may be, all to one table of large pages, and each to a
 /// table of small ones of its own.
-fn greedy(small_tables: Option<u64>) -> Scene {
+pub(super) fn greedy(small_tables: Option<u64>) -> Scene {
     let mut scene = Scene::up();
     scene.attach(A, 64);
     scene.attach(B, 32);
@@ -67,7 +67,7 @@ fn greedy(small_tables: Option<u64>) -> Scene {
 
 /// Gives the first VM its turns until the request is answered; the second one asks something before each. Returns how many
 /// turns that took.
-fn turns_until_answered(scene: &mut Scene, request: RequestId) -> u32 {
+pub(super) fn turns_until_answered(scene: &mut Scene, request: RequestId) -> u32 {
     let mut turns = 0;
     while scene.reply(request).is_none() {
         let asked = scene.register(B, Bar0Reg::from(PmcReg::PmcEnable), turns);

@@ -1,0 +1,44 @@
+//! How far entries were pointed to memory that has another place (`manager::pointing`), and a range of RAM that comes or goes.
+
+use fermi_spec::addr::Gpa;
+use serde::{Deserialize, Serialize};
+use shadow_pt::{RedirectAt, TableRange};
+
+use super::{Queued, SpaceId};
+use crate::event::Tick;
+
+/// How far the entries of a VM's spaces were looked at.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Pointing {
+    /// The space that comes next, and how far it was looked at.
+    pub(crate) space: SpaceId,
+    pub(crate) at: RedirectAt,
+    /// When the next step may be taken.
+    pub(crate) due: Tick,
+}
+
+/// A range of RAM that comes or goes.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Remap {
+    pub(crate) request: Queued,
+    pub(crate) gpa: Gpa,
+    pub(crate) bytes: u64,
+    pub(crate) is_going: bool,
+    /// Entries that are still to be changed.
+    pub(crate) rest: Option<Pointing>,
+    /// Shadow tables given up with those that were.
+    pub(crate) freed: Vec<TableRange>,
+}
+
+impl Remap {
+    pub(crate) fn new(request: Queued, (gpa, bytes): (Gpa, u64), is_going: bool) -> Self {
+        Self {
+            request,
+            gpa,
+            bytes,
+            is_going,
+            rest: Some(Pointing::default()),
+            freed: Vec::new(),
+        }
+    }
+}
