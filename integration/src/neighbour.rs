@@ -11,6 +11,7 @@
 pub mod attacks;
 pub mod blocks;
 mod clients;
+pub mod everywhere;
 mod grinder;
 mod live;
 mod victim;
@@ -333,7 +334,7 @@ impl Host {
     /// Starts one that has VRAM for two chunks at a broker of [`Host::looking`] and whose grids use three in turn: under a policy by which they wait
     /// for what they use, chunks change places for each of them.
     pub fn rotator(&self) -> Running {
-        Running::start(self.socket(OTHERS[0]), grinder::rotate)
+        Running::start(self.socket(OTHERS[0]), |place| grinder::rotate(place, |_| {}))
     }
 
     /// Moves so many bytes of the VM whose grids run, to host RAM or back, and waits until they have moved. Its quota is what

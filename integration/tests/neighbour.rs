@@ -5,6 +5,7 @@ use integration::neighbour::attacks::{
     AT_LENDERS, AT_LENDERS_OF_SLOW_HOSTS, AT_LOOKS, AT_PARTS, ATTACKS, Attack,
 };
 use integration::neighbour::blocks::AT_WORKERS;
+use integration::neighbour::everywhere::AT_WAITERS;
 use integration::neighbour::{Host, LARGE_CHUNK};
 use vgpu::policy::PolicyName;
 
@@ -12,7 +13,7 @@ use vgpu::policy::PolicyName;
 const BLOCKS: u64 = 3;
 /// Blocks after which a host counts as one that has other work: rests pay for no copies there, unless they are long.
 const PATIENCE: u64 = 40;
-/// Bytes that are to come to a victim from one that lends: of each rest some 12 MiB.
+/// Bytes that are to come to a victim from one that lends, of each rest some 12 MiB, or to leave VRAM for launches.
 const LENT: u64 = 30 << 20;
 
 fn get_on_beside(host: &Host, attacks: &[Attack]) -> Result<()> {
@@ -39,6 +40,22 @@ fn neighbour_gets_on_beside_blocks_that_workers_run_in_vain() {
     let host = Host::with_worker().unwrap();
     get_on_beside(&host, &AT_WORKERS).unwrap();
     get_on_beside(&host, &ATTACKS).unwrap();
+}
+
+#[test]
+fn neighbour_gets_on_beside_chunks_that_are_mapped_everywhere() {
+    let host = Host::looking(PolicyName::GdmAlways).unwrap();
+    for attack in &AT_WAITERS {
+        let mut victim = host.victim();
+        victim.wait_for(1).unwrap();
+        let attacker = host.attacker(attack);
+        let moved = |host: &Host| host.stats_of_other().map_or(0, |stats| stats.spilled_out_bytes);
+        while moved(&host) < LENT {
+            victim.wait_for(1).unwrap();
+        }
+        victim.end().unwrap();
+        attacker.end().unwrap();
+    }
 }
 
 #[test]

@@ -42,8 +42,8 @@ const SHORT_RESTS: u32 = 160;
 /// By how many rests one that ends with something else is longer than the one before.
 const STEP_OF_RESTS: usize = 37;
 /// A table of small pages in guest RAM, and how many entries name it.
-const TABLES_GPA: u64 = 14 << 20;
-const TABLES: u64 = 64;
+pub(super) const TABLES_GPA: u64 = 14 << 20;
+pub(super) const TABLES: u64 = 64;
 /// Where copy engines keep what they know of each channel.
 const CONTEXTS_GPA: u64 = 12 << 20;
 const CONTEXT_BYTES: u64 = 0x200;

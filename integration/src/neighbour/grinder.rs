@@ -56,28 +56,36 @@ fn counting(to: u64) -> String {
 pub(super) fn run<const BLOCKS: u32, const MEBIBYTES: u64>(place: &Place) -> Result<()> {
     let its_own = place.clone();
     live::run(place, live::Bar1::ByMessages, move |bus| {
-        work(bus, &its_own, (&PROGRAM, 1), BLOCKS, MEBIBYTES << 20)
+        let rig = start(bus, MEBIBYTES << 20);
+        work(bus, &its_own, rig, (&PROGRAM, 1), BLOCKS)
     })
 }
 
-/// Runs grids of 24 blocks that use three chunks in turn, until it is over.
-pub(super) fn rotate(place: &Place) -> Result<()> {
+/// Runs grids of 24 blocks that use three chunks in turn, until it is over. `prepare` comes before the first.
+pub(super) fn rotate(place: &Place, prepare: fn(&mut SimBus)) -> Result<()> {
     let its_own = place.clone();
     live::run(place, live::Bar1::ByMessages, move |bus| {
-        work(bus, &its_own, (&ROTATING, ROTATED), 24, ROTATED * APART)
+        let rig = start(bus, ROTATED * APART);
+        prepare(bus);
+        work(bus, &its_own, rig, (&ROTATING, ROTATED), 24)
     })
+}
+
+/// A guest with one channel and so much memory.
+fn start(bus: &mut SimBus, data_bytes: u64) -> Rig {
+    let mut rig = Rig::start(bus, data_bytes).with_contexts();
+    rig.open(bus, CHANNEL);
+    rig
 }
 
 /// `programs`: the text of so many programs of one length.
 fn work(
     bus: &mut SimBus,
     place: &Place,
+    mut rig: Rig,
     (program, programs): (&Program, u64),
     blocks: u32,
-    data_bytes: u64,
 ) -> Result<(), String> {
-    let mut rig = Rig::start(bus, data_bytes).with_contexts();
-    rig.open(bus, CHANNEL);
     put_program(bus, program);
     let program_bytes = size_of_val(&*program.words) as u64 / programs;
     for round in 1u32.. {
