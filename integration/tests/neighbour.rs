@@ -11,6 +11,8 @@ use vgpu::policy::PolicyName;
 
 /// Blocks that the victim has to do beside an attack.
 const BLOCKS: u64 = 3;
+/// Blocks of a victim beside which launches have brought [`LENT`] out of VRAM, with much to spare: it does some hundred a second.
+const ENOUGH: u64 = 50_000;
 /// Blocks after which a host counts as one that has other work: rests pay for no copies there, unless they are long.
 const PATIENCE: u64 = 40;
 /// Bytes that are to come to a victim from one that lends, of each rest some 12 MiB, or to leave VRAM for launches.
@@ -50,8 +52,11 @@ fn neighbour_gets_on_beside_chunks_that_are_mapped_everywhere() {
         victim.wait_for(1).unwrap();
         let attacker = host.attacker(attack);
         let moved = |host: &Host| host.stats_of_other().map_or(0, |stats| stats.spilled_out_bytes);
+        let mut blocks = 0;
         while moved(&host) < LENT {
             victim.wait_for(1).unwrap();
+            blocks += 1;
+            assert!(blocks < ENOUGH, "{} bytes left VRAM", moved(&host));
         }
         victim.end().unwrap();
         attacker.end().unwrap();

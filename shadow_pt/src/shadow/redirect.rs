@@ -77,19 +77,19 @@ impl ShadowSpace {
         self.rewrite(slots, is_complete, placements, pages, writer)
     }
 
-    /// Clears the tables that a redirect of the frame to system memory may need: small tables where large entries point
-    /// to it, whose memory was allocated with the large one. Call it before a move that must not take long. Returns whether
-    /// all are there.
+    /// Clears the tables that a redirect of the frames to system memory may need: small tables where large entries point
+    /// to them, whose memory was allocated with the large one. Call it before a move that must not take long. Returns whether
+    /// all are there. `step`: the work that a step of that redirect will have. Where it is less than all, each table is made ready, because to find
+    /// out which of them point to the frames would take as long.
     pub fn reserve(
         &mut self,
         frames: &[GuestFrame],
         placements: &dyn Placements,
         pages: &mut dyn TablePages,
         writer: &mut dyn ShadowWriter,
-        work: &Work,
+        step: &Work,
     ) -> bool {
-        // Where there are many slots, wherever they may be.
-        let tables: Vec<u16> = match self.are_few(frames, work) {
+        let tables: Vec<u16> = match self.are_few(frames, step) {
             true => self.slots_by_mirror(frames).into_keys().collect(),
             false => {
                 let large = self.mirrors.iter().filter(|(_, mirror)| mirror.has_large());

@@ -229,11 +229,11 @@ fn copy_budget_ns() -> u64 {
     2 * MS
 }
 
-/// A suspension costs some 0.3 ms besides its copy (`forecast`), so that to move less at a time would have the VM stand for longer.
 fn slice() -> u64 {
     crate::share::SLICE
 }
 
+/// A suspension costs some 0.3 ms besides its copy (`forecast`), so that to move less at a time would have the VM stand for longer.
 fn part_bytes() -> u64 {
     2 << 20
 }

@@ -96,9 +96,14 @@ impl RamMaps {
         (first.0 == gpa && is_whole).then_some(found)
     }
 
-    /// No entry leads to this range from now on, until it is unmapped or, without one, again.
+    /// No entry leads to this range from now on; `None`: each range that is mapped may be named.
     pub(crate) fn set_leaving(&mut self, range: Option<(Gpa, u64)>) {
         self.leaving = range.map(|(gpa, bytes)| (gpa.0, bytes));
+    }
+
+    /// The range that is being unmapped.
+    pub(crate) fn leaving(&self) -> Option<(Gpa, u64)> {
+        self.leaving.map(|(start, bytes)| (Gpa(start), bytes))
     }
 
     /// Whether the address is being unmapped.

@@ -116,6 +116,11 @@ impl Vgpu {
             "more requests than may wait",
         )?;
         self.queue.iter().try_for_each(Queued::check)?;
+        self.check_blocked()
+    }
+
+    /// What a request waits for is there.
+    fn check_blocked(&self) -> Result<(), Unsound> {
         self.blocked
             .iter()
             .try_for_each(|blocked| blocked.request().check())?;
@@ -126,9 +131,26 @@ impl Vgpu {
         if let Some(Blocked::Sync(sync)) = &self.blocked
             && let SyncCause::Bind { channel, block, .. } = &sync.cause
         {
-            let fits = is_channel(channel) && block.len() as u64 == INSTANCE_BYTES;
+            let fits = usize::from(*channel) < CHANNELS && block.len() as u64 == INSTANCE_BYTES;
             Unsound::unless(fits, "a bind of no channel, or without its whole instance block")?;
         }
+        let going = match &self.blocked {
+            Some(Blocked::Remap(remap)) => {
+                // What comes is answered with its last entry.
+                Unsound::unless(
+                    remap.is_going || remap.rest.is_some(),
+                    "a map of RAM that waits for nothing",
+                )?;
+                remap.is_going.then_some((remap.gpa, remap.bytes))
+            }
+            _ => None,
+        };
+        // One that leaves has forgotten what it asked for.
+        let is_known = going == self.ram.leaving() || matches!(self.leave, Leave::Detach(_));
+        Unsound::unless(
+            is_known,
+            "RAM is being unmapped that nobody asked to unmap, or the other way round",
+        )?;
         let resets = matches!(self.blocked, Some(Blocked::Reset { .. }));
         Unsound::unless(
             resets == matches!(self.leave, Leave::Reset(_)),

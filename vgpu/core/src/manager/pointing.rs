@@ -152,8 +152,7 @@ impl Running {
         if remap.rest.is_none() && !remap.is_going {
             // Entries that appear give no table up. If they did, it would be free with the VM's last flush.
             vgpu.orphans.extend(remap.freed);
-            let done = Step::Done(Reply::Done);
-            self.finish(vm, remap.request.id, done, cx);
+            self.finish(vm, remap.request.id, Step::Done(Reply::Done), cx);
             return Some(Step::Done(Reply::Done));
         }
         if remap.rest.is_none() {

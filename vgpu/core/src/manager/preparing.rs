@@ -274,9 +274,9 @@ impl Running {
             } = shadows;
             let frames = chunks.iter().flat_map(|&chunk| known.guest_frames(chunk));
             let frames: Vec<GuestFrame> = frames.collect();
-            let (mut complete, work) = (true, Work::limited(step_work));
+            let (mut complete, step) = (true, Work::limited(step_work));
             for space in spaces.values_mut() {
-                complete &= space.shadow.reserve(&frames, *places, *budget, *writer, &work);
+                complete &= space.shadow.reserve(&frames, *places, *budget, *writer, &step);
             }
             complete
         });
