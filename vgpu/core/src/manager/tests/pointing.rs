@@ -9,6 +9,7 @@ use super::turns::{EXCESS, greedy, turns_until_answered, work};
 use super::{A, B};
 use crate::config::{GpuConfig, Quota};
 use crate::event::{Action, Event, Reply, Request};
+use crate::manager::Manager;
 use crate::manager::mover::Stage;
 use crate::share::SLICE;
 
@@ -151,4 +152,29 @@ fn entry_of_ram_that_is_being_unmapped_does_not_come_back_with_a_move() {
     scene.end_polls(Bar0Reg::from(PffbReg::MmuConfig), true);
     scene.pass(MS);
     assert_eq!(scene.reply(unmap), Some(&Reply::Done));
+}
+
+#[test]
+fn unmap_under_way_is_read_back_and_refused_without_its_range() {
+    let mut scene = mixed();
+    scene.held.insert(Bar0Reg::from(PffbReg::MmuConfig));
+    let (gpa, bytes) = (Gpa(0), 16 * MIB);
+    let unmap = scene.ask(A, Request::UnmapRam { gpa, bytes });
+    assert_eq!(scene.reply(unmap), None);
+    let whole = scene.manager.save();
+    let range = format!(r#""leaving":[0,{bytes}]"#);
+    assert!(whole.contains(&range), "no range leaves");
+    let config = GpuConfig {
+        frames_arrive_zeroed: true,
+        ..GpuConfig::default()
+    };
+    let torn = whole.replacen(&range, r#""leaving":null"#, 1);
+    let volatile = scene.manager.into_volatile();
+    let read = Manager::load(config.clone(), &whole, volatile).expect("its own text");
+    assert_eq!(read.save(), whole);
+    let error = Manager::load(config, &torn, read.into_volatile()).map(drop);
+    let error = error
+        .expect_err("nothing leaves that is to be unmapped")
+        .to_string();
+    assert!(error.contains("RAM is being unmapped"), "{error}");
 }
