@@ -21,6 +21,8 @@ const SMALL: u64 = DIRECTORY + 0x10_0000;
 const LARGE_ENTRIES: u64 = 1024;
 const SMALL_ENTRIES: u64 = 32768;
 const ROUNDS: usize = 51;
+/// Work of a step.
+const STEP: u64 = 100_000;
 /// Repetitions in one round, each after the guest has rewritten its tables.
 const TURNS: u32 = 8;
 
@@ -271,7 +273,6 @@ enum By {
 fn everywhere(by: By) -> impl FnMut() -> f64 {
     const FRAMES: u64 = 16;
     const TABLES: u64 = 64;
-    const STEP: u64 = 100_000;
     let mut bench = Bench::new(Mapping::Small, false);
     // 32 entries in a row name all frames, and all directory entries the same table.
     let page = |n: u64| n % FRAMES * (FRAME / SMALL_PAGE) + n % 7;
@@ -311,6 +312,30 @@ fn everywhere(by: By) -> impl FnMut() -> f64 {
             }
         };
         ns / 1000.0
+    }
+}
+
+/// The small tables of a space with 64 directory entries are made ready for a move: all at once, or the longest step.
+fn reserved(step: Option<u64>) -> impl FnMut() -> f64 {
+    const TABLES: u64 = 64;
+    move || {
+        let mut bench = Bench::new(Mapping::Large, false);
+        (0..TABLES).for_each(|n| bench.guest.store(DIRECTORY + n * 8, LARGE >> 8 | 1));
+        // Touched, so that its pages are there.
+        bench.card = Card(vec![!0; 32 << 20 >> 3]);
+        let _ = bench.sync();
+        let (mut longest, mut is_complete) = (0.0_f64, false);
+        while !is_complete {
+            let mut work = step.map_or(Work::unlimited(), Work::limited);
+            longest = longest.max(nanoseconds(|| {
+                let (host, tables, card) = (&bench.host, &mut bench.tables, &mut bench.card);
+                let found = bench
+                    .space
+                    .reserve(&[GuestFrame(500)], host, tables, card, &mut work);
+                is_complete = found == Reserved::All;
+            }));
+        }
+        longest / 1000.0
     }
 }
 
@@ -518,4 +543,10 @@ fn redirects(mode: Mode) {
     ];
     let title = "a chunk of 16 frames that each of 65,536 slots names, redirected";
     table(title, &["frame by frame, all at once"]).run(ways);
+    let ways: Vec<Way<'_>> = vec![
+        ("all at once", Box::new(reserved(None))),
+        ("the longest step of 100 µs of work", Box::new(reserved(Some(STEP)))),
+    ];
+    let title = "small tables of 64 directory entries made ready for a move";
+    table(title, &["all at once"]).run(ways);
 }

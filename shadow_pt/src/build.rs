@@ -130,6 +130,11 @@ impl Mirror {
         self.large.is_some()
     }
 
+    /// Whether it has a table of small entries.
+    pub(crate) fn has_small(&self) -> bool {
+        self.small.is_some()
+    }
+
     /// The slots whose shadow, as last built, names guest RAM between two pages.
     pub(crate) fn slots_in_ram(&self, first: u32, last: u32) -> SlotSet {
         let mut slots = SlotSet::EMPTY;

@@ -40,7 +40,9 @@ pub use dirty::{AllDirty, DirtyPages};
 pub use placement::{FramePlacement, Placement, Placements, ShadowWriter, TablePages};
 pub use reverse::{GuestFrame, Reach, ReachChange};
 pub use saved::Unsound;
-pub use shadow::{Changes, HOST_ENTRY, Pending, RedirectAt, Refresh, ShadowConfig, ShadowError, ShadowSpace};
+pub use shadow::{
+    Changes, HOST_ENTRY, Pending, RedirectAt, Refresh, Reserved, ShadowConfig, ShadowError, ShadowSpace,
+};
 pub use store::{GuestDirectory, TableAt, TableRead, TableStore};
 pub use walk::{Walk, WalkedPage, walk};
 pub use work::Work;

@@ -30,7 +30,7 @@ mod redirect;
 mod rescan;
 mod sound;
 
-pub use redirect::RedirectAt;
+pub use redirect::{RedirectAt, Reserved};
 
 /// The directory entry, the last one, that is the host's in every shadow: what a guest has there is as absent. The caller writes it.
 pub const HOST_ENTRY: u16 = PD_ENTRIES as u16 - 1;

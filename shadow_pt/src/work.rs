@@ -12,6 +12,8 @@ pub(crate) const PAGE_ASKED: u64 = 40;
 pub(crate) const SLOT_SEEN: u64 = 50;
 /// A table searched for slots that name a range of RAM.
 pub(crate) const TABLE_SEARCHED: u64 = 1_000;
+/// A table of small entries, 256 KiB, filled with zeros.
+pub(crate) const TABLE_CLEARED: u64 = 40_000;
 /// The small entries of a slot translated and written, or a large one, or none.
 pub(crate) const SLOT_BUILT: u64 = 300;
 pub(crate) const LARGE_BUILT: u64 = 50;

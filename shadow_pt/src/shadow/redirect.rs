@@ -11,11 +11,22 @@ use crate::build::{Builder, Built, Mirror};
 use crate::placement::{Placements, ShadowWriter, TablePages};
 use crate::region::{SLOTS, SlotSet};
 use crate::reverse::GuestFrame;
-use crate::work::{SLOT_BUILT, SLOT_SEEN, TABLE_SEARCHED, Work};
+use crate::work::{SLOT_BUILT, SLOT_SEEN, TABLE_CLEARED, TABLE_SEARCHED, Work};
 
 /// How far a redirect has come in an address space that was left off: the directory entry and the slot of it that come next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct RedirectAt(Option<(u16, u16)>);
+
+/// What of the tables that a redirect may need is there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Reserved {
+    /// All of them.
+    All,
+    /// Those that the work was enough for.
+    Some,
+    /// There is no memory for one of them.
+    NoMemory,
+}
 
 impl ShadowSpace {
     /// Rewrites every slot that reaches one of the frames, which moved, were backed or lost their backing, as far as the work goes. The next call
@@ -77,9 +88,9 @@ impl ShadowSpace {
         self.rewrite(slots, is_complete, placements, pages, writer)
     }
 
-    /// Clears the tables that a redirect of the frames to system memory may need: small tables where large entries point
-    /// to them, whose memory was allocated with the large one. Call it before a move that must not take long. Returns whether
-    /// all are there. `step`: the work that a step of that redirect will have. Where it is less than all, each table is made ready, because to find
+    /// Clears the tables that a redirect of the frames to system memory may need, as far as the work goes: small tables where large entries point
+    /// to them, whose memory was allocated with the large one. Call it before a move that must not take long, and again until all are there. The
+    /// bound of `work` is what a step of that redirect will have. Where that is less than all of it, each table is made ready, because to find
     /// out which of them point to the frames would take as long.
     pub fn reserve(
         &mut self,
@@ -87,9 +98,9 @@ impl ShadowSpace {
         placements: &dyn Placements,
         pages: &mut dyn TablePages,
         writer: &mut dyn ShadowWriter,
-        step: &Work,
-    ) -> bool {
-        let tables: Vec<u16> = match self.are_few(frames, step) {
+        work: &mut Work,
+    ) -> Reserved {
+        let tables: Vec<u16> = match self.are_few(frames, work) {
             true => self.slots_by_mirror(frames).into_keys().collect(),
             false => {
                 let large = self.mirrors.iter().filter(|(_, mirror)| mirror.has_large());
@@ -106,11 +117,19 @@ impl ShadowSpace {
             pages,
             writer,
         );
-        tables.iter().all(|index| {
-            self.mirrors
-                .get_mut(index)
-                .is_none_or(|mirror| builder.reserve_small(mirror))
-        })
+        for index in tables {
+            let Some(mirror) = self.mirrors.get_mut(&index).filter(|of| !of.has_small()) else {
+                continue;
+            };
+            if work.is_used_up() {
+                return Reserved::Some;
+            }
+            work.add(TABLE_CLEARED);
+            if !builder.reserve_small(mirror) {
+                return Reserved::NoMemory;
+            }
+        }
+        Reserved::All
     }
 
     /// Whether the slots that reach these frames are no more than one step has, so that the frames' lists can be followed.

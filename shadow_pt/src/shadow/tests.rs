@@ -352,6 +352,21 @@ impl World {
         self.redirect(&[GuestFrame(frame)])
     }
 
+    /// Makes tables ready in as many steps as it takes.
+    fn reserve(&mut self, frame: u32) -> Reserved {
+        loop {
+            let mut work = Work::limited(1);
+            let (host, tables, card) = (&self.host, &mut self.tables, &mut self.card);
+            let found = self
+                .space
+                .reserve(&[GuestFrame(frame)], host, tables, card, &mut work);
+            assert!(work.excess() <= Work::EXCESS_MAX, "{work:?}");
+            if found != Reserved::Some {
+                return found;
+            }
+        }
+    }
+
     /// Redirects frames in as many steps as it takes. Returns how many slots lacked a table.
     fn redirect(&mut self, frames: &[GuestFrame]) -> u64 {
         let mut at = RedirectAt::default();
@@ -750,14 +765,7 @@ impl World {
             Step::Limit(limit) => self.work = Work::limited(limit),
             Step::Refuse(refuses) => self.tables.refuses = refuses,
             Step::Reserve { frame } => {
-                let reserved = self.space.reserve(
-                    &[GuestFrame(frame)],
-                    &self.host,
-                    &mut self.tables,
-                    &mut self.card,
-                    &Work::unlimited(),
-                );
-                if reserved {
+                if self.reserve(frame) == Reserved::All {
                     let refuses = std::mem::replace(&mut self.tables.refuses, true);
                     assert_eq!(self.move_frame(frame, 1), 0, "despite the reserve");
                     self.tables.refuses = refuses;
@@ -960,15 +968,41 @@ fn refused_table_leaves_the_slot_absent_until_the_next_build() {
 fn what_is_mapped_moves_to_system_memory_though_tables_are_refused() {
     let mut world = one_large_page();
     world.tables.refuses = true;
-    assert!(world.space.reserve(
-        &[GuestFrame(5)],
-        &world.host,
-        &mut world.tables,
-        &mut world.card,
-        &Work::unlimited()
-    ));
+    assert_eq!(world.reserve(5), Reserved::All);
     assert_eq!(world.move_frame(5, 1), 0);
     assert!(matches!(world.found(0x3000), Some((true, _, _))));
+}
+
+#[test]
+fn tables_are_made_ready_one_in_a_step_of_little_work() {
+    let mut world = one_large_page();
+    for index in 1..3 {
+        world.store_pde(index, LARGE_TABLES[1]);
+    }
+    let _ = world.sync();
+    let mut step = || {
+        let mut work = Work::limited(1);
+        let (space, before) = (&mut world.space, world.card.writes);
+        let found = space.reserve(
+            &[GuestFrame(5)],
+            &world.host,
+            &mut world.tables,
+            &mut world.card,
+            &mut work,
+        );
+        assert!(work.excess() <= Work::EXCESS_MAX);
+        (found, world.card.writes - before)
+    };
+    let steps: Vec<_> = std::iter::repeat_with(&mut step).take(3).collect();
+    // The pages of a table, and its place in the directory.
+    let writes = fermi_spec::pte::SMALL_PT_BYTES / SMALL_PAGE + 1;
+    let (last, others) = steps.split_last().expect("there are tables");
+    assert!(
+        others.iter().all(|of| *of == (Reserved::Some, writes)),
+        "{steps:?}"
+    );
+    assert_eq!(*last, (Reserved::All, writes));
+    assert_eq!(step(), (Reserved::All, 0), "once is enough");
 }
 
 #[test]

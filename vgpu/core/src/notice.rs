@@ -22,7 +22,7 @@ pub struct MoveId(pub u64);
 /// The stages of a move, in their order. `manager::mover` draws them.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub enum MoveStage {
-    /// The host's memory that will be written is made ready. Nothing stands still.
+    /// Tables that its entries will need and the host's memory that will be written are made ready. Nothing stands still.
     Preparing,
     /// The VM runs for some time before it is stopped again.
     Resting,

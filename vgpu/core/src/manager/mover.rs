@@ -1,7 +1,7 @@
 //! The move under way, as a machine: spill and refill are one machine run in two directions, an exchange is the one behind the other.
 //!
 //! ```text
-//! Preparing, Resting, Awaiting: nothing has stopped yet
+//! Reserving, Preparing, Resting, Awaiting: nothing has stopped yet
 //!       ├─ no writers ──────────────────► Mapping ─► Copying ─► Verifying ─► Redirecting ─► done
 //!       └─ Suspending ─all off the card─►┘ ▲          │ failed or over-long          │ (Resuming: channels first,
 //!                                          └──────────┼── an exchange: what comes in ┤  then frames or images are freed)
@@ -85,6 +85,11 @@ impl Default for CopyWork {
 /// Where a move stands, with what it needs there.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Stage {
+    /// Makes tables ready that its entries will need, some in a step. The VM goes on as if nothing moved.
+    Reserving {
+        /// When the next step is taken.
+        due: Tick,
+    },
     /// Waits for the host's memory that will be written. The VM goes on as if nothing moved.
     Preparing,
     /// Waits until the VM has run for some time since it was stopped last. It goes on as if nothing moved.
@@ -159,6 +164,9 @@ pub(super) struct Head {
     /// Its channels were not off the card in time once.
     #[serde(default)]
     pub(super) was_aside: bool,
+    /// How often tables were missing when it was about to stop something.
+    #[serde(default)]
+    pub(super) lacked_tables: u32,
     /// The host did not map one of the images.
     pub(super) is_refused: bool,
     /// Nothing is copied: the chunks stay where they are, and what reaches these pieces of their images stands still, so that pages of them can change
@@ -264,7 +272,10 @@ impl Mover {
     /// When the copy or the engines are looked at next, or a rest is over.
     pub(super) fn next_check(&self, now: Tick) -> Option<Tick> {
         let moving = self.current.as_ref()?;
-        if let Stage::Resting { until: at } | Stage::Awaiting { look_at: at, .. } = moving.stage {
+        if let Stage::Reserving { due: at }
+        | Stage::Resting { until: at }
+        | Stage::Awaiting { look_at: at, .. } = moving.stage
+        {
             return Some(at);
         }
         if let Stage::Redirecting { rest: Some(rest), .. } = &moving.stage {
@@ -307,6 +318,7 @@ impl Head {
             first_half: None,
             suspension: None,
             was_aside: false,
+            lacked_tables: 0,
             is_refused: false,
             stands: Vec::new(),
             copied: 0,
@@ -419,13 +431,17 @@ impl Stage {
     fn has_begun(&self) -> bool {
         !matches!(
             self,
-            Self::Preparing | Self::Resting { .. } | Self::Awaiting { .. } | Self::Draining { .. }
+            Self::Reserving { .. }
+                | Self::Preparing
+                | Self::Resting { .. }
+                | Self::Awaiting { .. }
+                | Self::Draining { .. }
         )
     }
 
     fn name(&self) -> MoveStage {
         match self {
-            Self::Preparing => MoveStage::Preparing,
+            Self::Reserving { .. } | Self::Preparing => MoveStage::Preparing,
             Self::Resting { .. } => MoveStage::Resting,
             Self::Awaiting { .. } => MoveStage::Awaiting,
             Self::Suspending => MoveStage::Suspending,

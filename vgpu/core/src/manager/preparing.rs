@@ -1,10 +1,14 @@
 //! The beginning of a move: everything that can be done before anything stands still.
 //!
 //! ```text
-//! start_move ─► Preparing: the edge has pages ready ─► Resting: the VM has run its time ─► Awaiting (`moments`) ─┐
-//!                    └► given up: no memory                                                                      │
-//!                                 channels off the card, or the copy at once ◄── given up: no table, the VM goes ◄┘
+//! start_move ─► Reserving: tables ─► Preparing: the edge has pages ready ─► Resting: the VM has run its time ─► Awaiting (`moments`) ─┐
+//!                 ▲                    └► given up: no memory                                                                         │
+//!                 └── the guest has mapped them by more tables since ◄────────────────────────────────────────────────────────────────┤
+//!                                        channels off the card, or the copy at once ◄── given up: no memory for a table, the VM goes ◄┘
 //! ```
+//!
+//! Memory in VRAM is mapped by large entries, memory elsewhere by small ones. So a spill wants a table of 256 KiB, cleared, for each
+//! directory entry that names its chunks, and the guest decides how many those are. They are cleared in steps, between which others' events come.
 //!
 //! A page that is touched first costs several times its copy: the host finds one and clears it. So the pages that the copy
 //! will write are asked for first. The VM goes on meanwhile: it builds tables, submits work, stores through windows. What the move
@@ -18,7 +22,7 @@ use std::collections::BTreeSet;
 
 use fermi_spec::addr::FRAME;
 use planted::Fault;
-use shadow_pt::{GuestFrame, Work};
+use shadow_pt::{GuestFrame, Reserved, Work};
 
 use super::Cx;
 use super::isolation::Shadows;
@@ -26,7 +30,7 @@ use super::mover::{ChunkFrames, Head, Move, Stage};
 use super::pauses::{LOOK_WORK, to_stop};
 use super::running::Running;
 use crate::device::Vgpu;
-use crate::event::{Action, VmId};
+use crate::event::{Action, Tick, VmId};
 use crate::memory::{ChunkNo, ChunkPlace, Piece};
 use crate::notice::{Direction, MoveId};
 use crate::reason::{Inconsistency, MoveCause, RollBack};
@@ -35,6 +39,8 @@ use crate::reason::{Inconsistency, MoveCause, RollBack};
 const RUNS_FOR: u64 = 3;
 /// But no longer than that, because nothing else moves meanwhile.
 const REST_MAX_NS: u64 = 20_000_000;
+/// A move is sent back for tables that its guest has made meanwhile so many times at most.
+const LACKED_MAX: u32 = 4;
 /// Work of having what reaches images stand still: looks at who that is, some five times, and what the card is told.
 const STAND_WORK: u64 = 5 * LOOK_WORK + 100_000;
 
@@ -63,7 +69,11 @@ impl Running {
                 (Direction::Refill, chunks, frames, Vec::new())
             }
         };
-        if direction == Direction::Spill && !self.reserve_tables(vm, &chunks, cx) {
+        let reserved = match direction {
+            Direction::Spill => self.reserve_tables(vm, &chunks, cx),
+            Direction::Refill => Reserved::All,
+        };
+        if reserved == Reserved::NoMemory {
             return false;
         }
         self.demands.note_waited_for(vm, cause);
@@ -91,14 +101,62 @@ impl Running {
             head.part = self.next_part(vgpu, direction, &head.chunks);
             cx.tell(head.started(vgpu));
         }
-        match self.to_populate(&head) {
-            Some(populate) => {
-                cx.actions.push(populate);
-                self.mover.current = Some(Move::new(head, Stage::Preparing, cx.now));
+        match reserved {
+            Reserved::All => self.populate(head, cx.now, cx),
+            Reserved::Some | Reserved::NoMemory => {
+                let due = cx.now.after(1);
+                self.mover.current = Some(Move::new(head, Stage::Reserving { due }, cx.now));
             }
-            None => self.rest(head, cx),
         }
         true
+    }
+
+    /// Makes some more tables ready, if it is time. `true`: it did.
+    pub(super) fn go_on_reserving(&mut self, cx: &mut Cx<'_>) -> bool {
+        let is_due = |moving: &mut Move| match moving.stage {
+            Stage::Reserving { due } => due <= cx.now,
+            _ => false,
+        };
+        let Some(mut moving) = self.mover.current.take_if(is_due) else {
+            return false;
+        };
+        let vm = moving.head.vm;
+        let reserved = match self.vms.get(&vm).is_none_or(|vgpu| vgpu.leaves()) {
+            // What is missing then ends the move.
+            true => Reserved::All,
+            false => self.reserve_tables(vm, &moving.head.chunks, cx),
+        };
+        match reserved {
+            Reserved::All => self.populate(moving.head, moving.since, cx),
+            Reserved::Some => {
+                moving.stage = Stage::Reserving { due: cx.now.after(1) };
+                self.mover.current = Some(moving);
+            }
+            Reserved::NoMemory => {
+                self.mover.current = Some(moving);
+                self.give_up(RollBack::NoTables, cx);
+            }
+        }
+        true
+    }
+
+    /// Asks for the host's memory that the copy will write, for a move that has been prepared since.
+    fn populate(&mut self, head: Head, since: Tick, cx: &mut Cx<'_>) {
+        let populate = self.to_populate(&head);
+        let moving = Move::new(head, Stage::Preparing, since);
+        match populate {
+            Some(populate) => {
+                cx.actions.push(populate);
+                self.mover.current = Some(moving);
+            }
+            None => {
+                // One that had nothing to prepare has no such stage.
+                if since < cx.now {
+                    moving.tell_stage(cx);
+                }
+                self.rest(moving.head, cx);
+            }
+        }
     }
 
     /// Has what reaches these pieces of a VM's image stand still, for pages of a window. `false`: nothing changed.
@@ -207,19 +265,29 @@ impl Running {
     }
 
     /// Stops what has to be stopped, unless what the move relies on is not so any more.
-    pub(super) fn stop_for(&mut self, moving: Move, is_at_work: bool, cx: &mut Cx<'_>) {
+    pub(super) fn stop_for(&mut self, mut moving: Move, is_at_work: bool, cx: &mut Cx<'_>) {
         let head = &moving.head;
-        let (vm, chunks) = (head.vm, head.chunks.clone());
-        let is_spill = head.direction == Direction::Spill && !head.stays();
-        let reason = match () {
+        let vm = head.vm;
+        let mut reason = match () {
             () if self.vms.get(&vm).is_none_or(|vgpu| vgpu.leaves()) => Some(RollBack::Leaving),
             // A channel that the guest unbound, and that has not left the card. It was waited for.
             () if self.is_written_by_leaving(head) => Some(RollBack::NotIdle),
             () if !self.limits(cx.now).still_allow(head) => Some(RollBack::QuotaChanged),
-            // The guest may have mapped the chunks elsewhere since.
-            () if is_spill && !self.reserve_tables(vm, &chunks, cx) => Some(RollBack::NoTables),
             () => None,
         };
+        if reason.is_none() {
+            // The guest may have mapped the chunks elsewhere since.
+            match self.reserve_again(&mut moving.head, cx) {
+                Reserved::All => {}
+                Reserved::NoMemory => reason = Some(RollBack::NoTables),
+                Reserved::Some => {
+                    let due = cx.now.after(1);
+                    moving.enter(Stage::Reserving { due }, cx);
+                    self.mover.current = Some(moving);
+                    return;
+                }
+            }
+        }
         match reason {
             Some(reason) => {
                 self.mover.current = Some(moving);
@@ -260,10 +328,25 @@ impl Running {
         }
     }
 
-    /// A spilled large page needs a small-page table: have it before anything is stopped.
-    fn reserve_tables(&mut self, vm: VmId, chunks: &[ChunkNo], cx: &mut Cx<'_>) -> bool {
-        let step_work = self.config.step_work;
-        let complete = self.on_shadows(vm, "reserving its tables", cx, |shadows| {
+    /// Tables that are missing as a move is about to stop something. One that was sent back for them often enough, or whose channels stand still
+    /// already, has all of them made at once: a guest that makes tables all the time would keep its memory otherwise.
+    fn reserve_again(&mut self, head: &mut Head, cx: &mut Cx<'_>) -> Reserved {
+        if head.direction != Direction::Spill || head.stays() {
+            return Reserved::All;
+        }
+        let mut reserved = self.reserve_tables(head.vm, &head.chunks, cx);
+        let is_last = head.lacked_tables == LACKED_MAX || head.suspension.is_some();
+        while reserved == Reserved::Some && is_last {
+            reserved = self.reserve_tables(head.vm, &head.chunks, cx);
+        }
+        head.lacked_tables += u32::from(reserved == Reserved::Some);
+        reserved
+    }
+
+    /// Has some of the tables that a spill needs, of a slice of work or a little more. The VM pays for it.
+    fn reserve_tables(&mut self, vm: VmId, chunks: &[ChunkNo], cx: &mut Cx<'_>) -> Reserved {
+        let mut work = Work::limited(self.config.step_work);
+        let reserved = self.on_shadows(vm, "reserving its tables", cx, |shadows| {
             let Shadows {
                 chunks: known,
                 spaces,
@@ -274,12 +357,18 @@ impl Running {
             } = shadows;
             let frames = chunks.iter().flat_map(|&chunk| known.guest_frames(chunk));
             let frames: Vec<GuestFrame> = frames.collect();
-            let (mut complete, step) = (true, Work::limited(step_work));
-            for space in spaces.values_mut() {
-                complete &= space.shadow.reserve(&frames, *places, *budget, *writer, &step);
-            }
-            complete
+            let mut spaces = spaces.values_mut();
+            let some = spaces.find_map(|space| {
+                let reserved = space
+                    .shadow
+                    .reserve(&frames, *places, *budget, *writer, &mut work);
+                (reserved != Reserved::All).then_some(reserved)
+            });
+            some.unwrap_or(Reserved::All)
         });
-        complete.is_some_and(|(complete, _)| complete)
+        if let Some(vgpu) = self.vms.get_mut(&vm) {
+            vgpu.share.charge(work.done());
+        }
+        reserved.map_or(Reserved::NoMemory, |(reserved, _)| reserved)
     }
 }

@@ -230,6 +230,7 @@ impl Running {
                 self.note_reach(vm, cx.now);
                 progressed = true;
             }
+            progressed |= self.go_on_reserving(cx);
             progressed |= self.check_rest(cx);
             progressed |= self.check_moment(cx);
             progressed |= self.check_copy(cx);

@@ -186,7 +186,8 @@ impl Running {
             Stage::Redirecting { emptied, .. } | Stage::Resuming { emptied, .. } => {
                 Unsound::unless(of_chunks(emptied), "out of frames that do not fit")
             }
-            Stage::Preparing
+            Stage::Reserving { .. }
+            | Stage::Preparing
             | Stage::Resting { .. }
             | Stage::Awaiting { .. }
             | Stage::Suspending

@@ -19,6 +19,12 @@ fn points(scene: &mut Scene) -> bool {
     moving.is_some_and(|moving| moving.stage.points())
 }
 
+/// Whether tables are being made ready for a move.
+fn reserves(scene: &mut Scene) -> bool {
+    let moving = scene.running().mover.current.as_ref();
+    moving.is_some_and(|moving| matches!(moving.stage, Stage::Reserving { .. }))
+}
+
 fn copies(scene: &mut Scene) -> bool {
     let moving = scene.running().mover.current.as_ref();
     moving.is_some_and(|moving| matches!(moving.stage, Stage::Copying { .. }))
@@ -45,21 +51,26 @@ fn chunk_that_many_entries_name_moves_in_steps_and_others_come_between_them() {
     };
     scene.take();
     scene.apply(Event::SetQuota { vm: A, quota });
-    let (mut steps, mut entries) = (0, 0);
+    let (mut steps, mut entries, mut cleared) = (0, 0, 0);
     for _ in 0..10_000 {
         let (before, points_before) = (work(&scene, A), points(&mut scene));
+        let reserves_before = reserves(&mut scene);
         let actions = scene.actions.len();
         if copies(&mut scene) {
             scene.end_copy();
         }
         scene.wake();
-        if points_before {
+        if points_before || reserves_before {
             steps += 1;
             let done = work(&scene, A) - before;
             assert!(done <= SLICE + EXCESS, "step {steps} took {done}");
             let bytes = stored(&scene.actions[actions..]);
-            assert!(bytes <= 1 << 18, "step {steps} stores {bytes} bytes");
-            entries += bytes / 8;
+            let most = if points_before { 1 << 18 } else { 3 << 18 };
+            assert!(bytes <= most + 4096, "step {steps} stores {bytes} bytes");
+            match points_before {
+                true => entries += bytes / 8,
+                false => cleared += bytes >> 18,
+            }
             let asked = scene.register(B, Bar0Reg::from(PmcReg::PmcEnable), steps);
             assert_eq!(scene.reply(asked), Some(&Reply::Done), "step {steps}");
         } else if scene.resident(A) <= max && !scene.is_moving() {
@@ -67,10 +78,49 @@ fn chunk_that_many_entries_name_moves_in_steps_and_others_come_between_them() {
         }
     }
     let out = scene.chunks_of(A).spilled();
-    println!("{steps} steps, {entries} entries, {out} bytes out");
+    println!("{steps} steps, {entries} entries, {cleared} tables, {out} bytes out");
     // The first step of each move is not among them.
     assert!(steps > 20 && entries > 5_000, "{steps} steps, {entries} entries");
+    assert!(cleared > 4, "{cleared} tables were made ready in steps");
     assert!(out > 0 && scene.resident(A) <= max);
+}
+
+#[test]
+fn tables_that_a_guest_makes_while_a_move_prepares_are_made_ready_before_it_stops_anything() {
+    let mut scene = greedy(None);
+    scene.memory_for_moves = None;
+    let quota = Quota {
+        max: scene.resident(A) - 2 * MIB,
+        ..Quota::default()
+    };
+    scene.apply(Event::SetQuota { vm: A, quota });
+    let asked = scene.actions.iter().find_map(|action| match action {
+        Action::Populate { id, .. } => Some(*id),
+        _ => None,
+    });
+    let id = asked.expect("the move has its pages made ready");
+    let flush = scene.flush(A);
+    turns_until_answered(&mut scene, flush);
+    let stops = |scene: &Scene| scene.actions.iter().any(super::preparing::stops);
+    assert!(!stops(&scene) && !reserves(&mut scene));
+    // Those that it asks for once more are there by then.
+    scene.memory_for_moves = Some(true);
+    scene.apply(Event::Populated { id, done: true });
+    let mut steps = 0;
+    while reserves(&mut scene) {
+        assert!(!stops(&scene), "after {steps} steps");
+        let saved = scene.manager.save();
+        let old = std::mem::replace(&mut scene.manager, Manager::new(GpuConfig::default()));
+        scene.manager =
+            Manager::load(GpuConfig::default(), &saved, old.into_volatile()).expect("its own text");
+        assert_eq!(scene.manager.save(), saved);
+        let asked = scene.register(B, Bar0Reg::from(PmcReg::PmcEnable), steps);
+        assert_eq!(scene.reply(asked), Some(&Reply::Done), "after {steps} steps");
+        scene.wake();
+        steps += 1;
+    }
+    assert!(steps > 0, "all were made ready at once");
+    scene.first("stop", super::preparing::stops);
 }
 
 /// A space whose first directory entry has a page of VRAM beside one of RAM, in one slot.

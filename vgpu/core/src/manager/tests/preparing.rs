@@ -39,7 +39,7 @@ fn preparing() -> (Scene, MoveId) {
     (scene, id)
 }
 
-fn stops(action: &Action) -> bool {
+pub(super) fn stops(action: &Action) -> bool {
     let state = Bar0Reg::from(PfifoReg::ChannelState(FIRST_CHANNEL));
     is_store(action, state, pfifo::CHANNEL_START & !1)
 }
