@@ -5,13 +5,14 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use vgpu::{GpuConfig, VmId};
+use fermi_spec::methods::SemaphoreD;
+use vgpu::{Event, GpuConfig, Quota, VmId};
 
 use crate::bench::{Bench, Task, gpu_config, vm_config};
 use crate::checkers::Violation;
 use crate::contenders::Piece;
 use crate::keeper::counting_grid;
-use crate::rig::Rig;
+use crate::rig::{RAM_VA, Rig, semaphore_words};
 
 const WORKS: VmId = VmId(0);
 const LENDS: VmId = VmId(1);
@@ -26,6 +27,10 @@ const LENDS_AFTER_NS: u64 = 40 * MS;
 /// Grids of 7 ms that are handed over at once. They take turns with nobody.
 const GRIDS: usize = 20;
 const STEPS: u32 = 200_000;
+/// Where the semaphore lies in guest RAM that nobody releases.
+const SEMAPHORE_GPA: u64 = 6 * MIB;
+/// How often the memory of one that lends is moved.
+const LOOKS_WHILE_LENDING: u32 = 4;
 /// Asks until work is given up.
 const TURNS: u32 = 1_000_000;
 
@@ -80,6 +85,17 @@ impl Lending {
         let rig = self.bench.run(LENDS, move |bus| {
             let words = counting_grid(bus, STEPS).repeat(grids);
             rig.submit(bus, 0, &words);
+            rig
+        });
+        self.rig = Some(rig);
+    }
+
+    /// The second waits for a semaphore that nobody releases.
+    fn wait(&mut self) {
+        let mut rig = self.rig.take().expect("it comes back");
+        let rig = self.bench.run(LENDS, move |bus| {
+            let acquire = SemaphoreD::new().with_operation(1).with_acquire_switch(true);
+            rig.submit(bus, 0, &semaphore_words(RAM_VA + SEMAPHORE_GPA, 1, acquire));
             rig
         });
         self.rig = Some(rig);
@@ -153,6 +169,50 @@ pub fn who_rests_lends_and_who_works_does_not() -> Result<(), Violation> {
             "{LENDS} works again and has not its half: {:?}",
             lending.resident()
         )));
+    }
+    lending.end();
+    Ok(())
+}
+
+/// Whether one that waits for a semaphore lends, and goes on lending when its memory has moved for that: its doorbell, which the broker rings behind each
+/// move, is no work.
+pub fn who_waits_lends_and_goes_on_lending() -> Result<(), Violation> {
+    let mut lending = Lending::start();
+    lending.wait();
+    lending.bench.pass(3 * LENDS_AFTER_NS);
+    let stopped = |lending: &Lending| {
+        let account = lending.bench.world.manager.account(LENDS);
+        account.map_or(0, |account| account.suspensions)
+    };
+    let has_lent = |lending: &Lending| lending.resident()[0] == USED_BYTES;
+    if !has_lent(&lending) || stopped(&lending) == 0 {
+        return Err(Violation(format!(
+            "{LENDS} waits for a semaphore, was stopped {} times, and {:?} are in VRAM",
+            stopped(&lending),
+            lending.resident()
+        )));
+    }
+    for _ in 0..LOOKS_WHILE_LENDING {
+        // An operator has it hold less for a while, so that it is stopped again.
+        let quota = Quota {
+            max: lending.resident()[1].saturating_sub(CHUNK),
+            ..Quota::default()
+        };
+        let before = stopped(&lending);
+        lending.bench.world.submit(Event::SetQuota { vm: LENDS, quota });
+        lending.bench.pass(LENDS_AFTER_NS / 4);
+        let quota = Quota::default();
+        lending.bench.world.submit(Event::SetQuota { vm: LENDS, quota });
+        lending.bench.pass(LENDS_AFTER_NS / 4);
+        if stopped(&lending) == before {
+            return Err(Violation(format!("{LENDS} gives nothing up at its max")));
+        }
+        if !has_lent(&lending) {
+            return Err(Violation(format!(
+                "{LENDS} lends no more though it waits for a semaphore: {:?} are in VRAM",
+                lending.resident()
+            )));
+        }
     }
     lending.end();
     Ok(())

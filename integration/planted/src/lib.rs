@@ -170,6 +170,8 @@ faults! {
     WorkTakenForRest,
     /// A VM that rests is never found to.
     RestNotSeen,
+    /// The doorbell that the broker rings behind a move counts as the guest's work.
+    OwnBellTakenForWork,
     /// A VM that has had more than its part of an engine goes on.
     NobodyHeldBack,
     /// The doorbell of a channel that was parked does not bring it back to work.

@@ -1,13 +1,16 @@
 //! Who rests lends, and who works does not, by what the card says: its runlist, its channel table and what is in each channel's ring (decision 0037).
 //!
 //! Guests stand still meanwhile, so what they have handed over is all that there is. A VM all of whose channels are on the card with nothing to do rests
-//! from then on; one that has work on it that no semaphore keeps waiting, then and at the end, has had it all the time.
+//! from then on; one that has work on it that no semaphore keeps waiting, then and at the end, has had it all the time. What waits for a semaphore is at rest.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use fermi_spec::addr::VramAddr;
 use fermi_spec::bar::Bar;
-use fermi_spec::regs::pfifo::{ChannelInstance, ChannelState, RUNLIST_PENDING, RunlistBase, RunlistCommit};
+use fermi_spec::engine::Engine;
+use fermi_spec::regs::pfifo::{
+    ChannelInstance, ChannelState, EngineStatus, RUNLIST_PENDING, RunlistBase, RunlistCommit,
+};
 use fermi_spec::regs::{Bar0Reg, PfifoReg};
 use vgpu::{Audit, MoveId, MoveStage, Notice, VmAudit, VmId};
 
@@ -26,18 +29,17 @@ const STEPS_AFTER_A_MOVE: u32 = 200;
 const STEP_NS: u64 = 5_000;
 const CHANNELS: u16 = 128;
 
-/// What the card has of each VM, and how often the VM had been stopped by then: a channel that is put back has its doorbell rung once more, which the
-/// card counts as work until it has looked.
-pub(super) type OnCard = BTreeMap<VmId, (Doing, u64)>;
+/// What the card has of each VM.
+pub(super) type OnCard = BTreeMap<VmId, Doing>;
 
 /// What a VM's channels do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Doing {
-    /// All are on the card, and none has anything in its ring.
+    /// All are on the card, and none has anything on an engine, nor in its ring that no semaphore keeps waiting.
     Nothing,
     /// One of them is on the runlist and has work that no semaphore keeps waiting.
     Work,
-    /// Work waits for something, its channel is on no list, or the card knows some of the channels only.
+    /// The channel with work is on no list, or the card knows some of the channels only.
     Unknown,
 }
 
@@ -73,25 +75,37 @@ impl Simulation {
         Some(entries.into_iter().map(|entry| entry as u16).collect())
     }
 
+    /// Channels whose work is on an engine: the last copy of a ring goes on when the ring is empty.
+    fn on_engines(&mut self) -> BTreeSet<u16> {
+        let engines = [Engine::Graph, Engine::Copy0, Engine::Copy1].map(|engine| u16::from(engine.number()));
+        let status =
+            engines.map(|engine| EngineStatus::from_bits(self.register(PfifoReg::EngineStatus(engine))));
+        let busy = status.iter().filter(|status| status.busy());
+        busy.map(|status| status.channel().into()).collect()
+    }
+
     /// What each VM has on the card now.
     fn on_card(&mut self, audit: &Audit) -> OnCard {
         let listed = self.runlist();
+        let on_engines = self.on_engines();
         let entries = (0..CHANNELS).filter_map(|channel| {
             let instance = ChannelInstance::from_bits(self.register(PfifoReg::ChannelInstance(channel)));
             let state = ChannelState::from_bits(self.register(PfifoReg::ChannelState(channel)));
             let is_listed = listed.as_ref().is_some_and(|listed| listed.contains(&channel));
-            let entry = (state, is_listed);
+            let entry = (state, is_listed, on_engines.contains(&channel));
             instance.valid().then(|| (VramAddr(instance.instance().0), entry))
         });
-        let entries: BTreeMap<VramAddr, (ChannelState, bool)> = entries.collect();
+        let entries: BTreeMap<VramAddr, (ChannelState, bool, bool)> = entries.collect();
         let doing = audit.vms.iter().map(|vm| {
             let states: Vec<_> = vm.blocks.iter().map(|block| entries.get(block)).collect();
             let known = || states.iter().flatten();
-            let works = |(state, is_listed): &&(ChannelState, bool)| {
+            let works = |(state, is_listed, _): &&(ChannelState, bool, bool)| {
                 *is_listed && state.runnable() && state.pending() && !state.acquire_pending()
             };
-            let has_nothing =
-                |entry: &Option<&(ChannelState, bool)>| entry.is_some_and(|(state, _)| !state.pending());
+            let has_nothing = |entry: &Option<&(ChannelState, bool, bool)>| {
+                let nothing = |state: &ChannelState| !state.pending() || state.acquire_pending();
+                entry.is_some_and(|(state, _, is_on_engine)| nothing(state) && !is_on_engine)
+            };
             let doing = if known().any(works) {
                 Doing::Work
             } else if states.iter().all(has_nothing) {
@@ -99,8 +113,7 @@ impl Simulation {
             } else {
                 Doing::Unknown
             };
-            let account = self.world.manager.account(vm.vm);
-            (vm.vm, (doing, account.map_or(0, |of| of.suspensions)))
+            (vm.vm, doing)
         });
         doing.collect()
     }
@@ -148,7 +161,7 @@ impl Simulation {
         }
         let until = self.world.now.after(rest + PASSES * period);
         self.let_card_go_on(STEPS)?;
-        let before = self.on_card(&audit);
+        let mut before = self.on_card(&audit);
         while self.world.now < until {
             self.world.now.0 += period;
             self.world.look();
@@ -156,6 +169,14 @@ impl Simulation {
                 return Ok(None);
             }
             self.let_card_go_on(STEPS_AFTER_A_MOVE)?;
+            // A channel that is put back behind a move has its doorbell rung, and a card that hangs does not come to look at its ring.
+            let audit = self.world.manager.audit().unwrap_or_default();
+            let meanwhile = self.on_card(&audit);
+            for (vm, doing) in &mut before {
+                if *doing == Doing::Nothing && meanwhile.get(vm) != Some(doing) {
+                    *doing = Doing::Unknown;
+                }
+            }
         }
         Ok(Some(before))
     }
@@ -176,15 +197,13 @@ impl Simulation {
             let is_wanted = audit.vms.iter().any(|of| of.vm != vm.vm && wants(of));
             let since = [before, &after].map(|then| then.get(&vm.vm).copied());
             match since {
-                [Some((Doing::Nothing, stopped)), Some((Doing::Nothing, since))]
-                    if stopped == since && is_wanted && !vm.lends =>
-                {
+                [Some(Doing::Nothing), Some(Doing::Nothing)] if is_wanted && !vm.lends => {
                     return Err(Violation(format!(
                         "{} has nothing on the card for long, others want memory, and it does not lend",
                         vm.vm
                     )));
                 }
-                [Some((Doing::Work, _)), Some((Doing::Work, _))] if vm.lends => {
+                [Some(Doing::Work), Some(Doing::Work)] if vm.lends => {
                     return Err(Violation(format!("{} lends, and has work on the card", vm.vm)));
                 }
                 _ => {}

@@ -48,7 +48,7 @@ pub(crate) mod units;
 pub(crate) mod window_layout;
 pub(crate) mod work;
 
-pub(crate) use channel::{Activity, Channel, Parked};
+pub(crate) use channel::{Activity, Channel, Parked, Said};
 use contexts::{Buffers, Contexts, Decoy, Kept};
 pub(crate) use leave::{Leave, LeaveStage};
 use pci::ConfigSpace;

@@ -3,6 +3,7 @@
 use fermi_spec::addr::{GuestVramAddr, VramAddr};
 use fermi_spec::engine::Engine;
 use fermi_spec::instance::Timeslice;
+use fermi_spec::regs::pfifo::ChannelState;
 use planted::Fault;
 use serde::{Deserialize, Serialize};
 use shadow_pt::TableAt;
@@ -47,9 +48,12 @@ pub(crate) struct Channel {
     /// When it was rung last, or bound with work.
     #[serde(default)]
     pub(crate) rung_at: Tick,
-    /// The card last said that its work waits for a semaphore.
+    /// The card last said that its work waits for a semaphore, or what it said is not believed yet.
     #[serde(default)]
     pub(crate) waits: bool,
+    /// What its doorbell behind a move says.
+    #[serde(default)]
+    pub(crate) rung_again: RungAgain,
     /// The engine that it was seen to use last.
     #[serde(default)]
     pub(crate) engine: Option<Engine>,
@@ -74,6 +78,30 @@ pub(crate) struct Channel {
     /// When it got its number on the card.
     #[serde(default)]
     pub(crate) bound_at: Tick,
+}
+
+/// The broker rings the doorbell of a channel that it puts back behind a move. Until the card has looked at the ring, that counts as work there, though
+/// there may be none.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub(crate) enum RungAgain {
+    /// What the card says of its work is so.
+    #[default]
+    No,
+    /// It had no work when it was put back: an answer that it has some is not believed yet.
+    NotSeen,
+    /// There was such an answer before a pass: one before the next pass is believed.
+    Doubted,
+}
+
+/// What the card says of a channel.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Said {
+    pub(crate) state: ChannelState,
+    /// Its work is on an engine.
+    pub(crate) is_on_engine: bool,
+    /// It was asked after whoever may be at work, as before each pass.
+    pub(crate) is_before_a_pass: bool,
+    pub(crate) asked_at: Tick,
 }
 
 /// A guest's channel that has no number on the card.
@@ -153,6 +181,7 @@ impl Channel {
             has_work: false,
             rung_at: Tick::default(),
             waits: false,
+            rung_again: RungAgain::No,
             engine: None,
             has_contexts: false,
             context: None,
@@ -178,6 +207,39 @@ impl Channel {
             && self.runnable
             && !self.killed
             && !self.stands
+    }
+
+    /// Takes note of what the card says of its work.
+    pub(crate) fn note_work(&mut self, said: &Said, has_rung: bool) {
+        let state = said.state;
+        self.has_work = state.pending() || said.is_on_engine || has_rung;
+        let is_clear = said.is_on_engine || state.acquire_pending();
+        let is_doubted = match self.rung_again {
+            RungAgain::No => false,
+            RungAgain::NotSeen => self.has_work && !is_clear,
+            RungAgain::Doubted => self.has_work && !is_clear && !said.is_before_a_pass,
+        };
+        self.rung_again = match self.rung_again {
+            RungAgain::NotSeen if is_doubted && said.is_before_a_pass => RungAgain::Doubted,
+            unseen if is_doubted => unseen,
+            RungAgain::NotSeen if !self.has_work => RungAgain::NotSeen,
+            _ => RungAgain::No,
+        };
+        let is_doubted = is_doubted && !planted::is(Fault::OwnBellTakenForWork);
+        self.waits = self.has_work && !said.is_on_engine && (state.acquire_pending() || is_doubted);
+    }
+
+    /// Its guest has rung, or what that rang earlier is let go.
+    pub(crate) fn note_rung(&mut self, now: Tick) {
+        (self.has_work, self.waits, self.rung_at) = (true, false, now);
+        self.rung_again = RungAgain::No;
+    }
+
+    /// The broker rings it once more behind a move.
+    pub(crate) fn ring_again(&mut self) {
+        if !self.is_at_work() && self.rung_again == RungAgain::No {
+            self.rung_again = RungAgain::NotSeen;
+        }
     }
 
     /// GP_PUT that the card may have.

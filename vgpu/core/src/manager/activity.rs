@@ -14,7 +14,7 @@ use planted::Fault;
 use super::Cx;
 use super::forecast::Forecast;
 use super::running::Running;
-use crate::device::{Channel, Vgpu};
+use crate::device::{Channel, Said, Vgpu};
 use crate::event::{Action, Tick, Token, VmId};
 use crate::host::PhysChannel;
 use crate::share::CHANNEL_ASKED;
@@ -33,8 +33,8 @@ impl Vgpu {
         self.activity.doorbells += 1;
         self.activity.rang_at = Some(now);
         if let Some(channel) = self.channels.get_mut(&v) {
-            (channel.has_work, channel.waits, channel.is_blank) = (true, false, false);
-            channel.rung_at = now;
+            channel.note_rung(now);
+            channel.is_blank = false;
         }
         if let Some(channel) = self.channels.get(&v)
             && let Some(space) = self.spaces.get_mut(&channel.space)
@@ -44,19 +44,12 @@ impl Vgpu {
         self.uses_gpu(now)
     }
 
-    /// Takes note of what the card says of a channel, and whether it is on an engine. A doorbell may have come since it was asked.
-    pub(super) fn note_state(
-        &mut self,
-        v: u8,
-        state: ChannelState,
-        is_on_engine: bool,
-        (asked_at, now): (Tick, Tick),
-    ) -> Option<&mut Channel> {
+    /// Takes note of what the card says of a channel. A doorbell may have come since it was asked.
+    pub(super) fn note_state(&mut self, v: u8, said: &Said, now: Tick) -> Option<&mut Channel> {
         let channel = self.channels.get_mut(&v)?;
-        let has_rung = channel.has_work && channel.rung_at >= asked_at;
+        let has_rung = channel.has_work && channel.rung_at >= said.asked_at;
         let was_at_work = channel.is_at_work();
-        channel.has_work = state.pending() || is_on_engine || has_rung;
-        channel.waits = channel.has_work && state.acquire_pending() && !is_on_engine;
+        channel.note_work(said, has_rung);
         // It was until now, as far as is known.
         if was_at_work || channel.is_at_work() {
             self.activity.used_at = now;
@@ -78,7 +71,7 @@ impl Vgpu {
             .filter(|channel| channel.due().is_some());
         let mut has_work = false;
         for channel in due {
-            (channel.has_work, channel.waits, channel.rung_at) = (true, false, now);
+            channel.note_rung(now);
             has_work = true;
         }
         has_work && self.uses_gpu(now)
@@ -165,21 +158,28 @@ impl Running {
         let state = ChannelState::from_bits(u32::from_le_bytes(data.try_into().unwrap_or_default()));
         // The guest may have bound another one in its place meanwhile.
         if self.bound_as(physical.0) == Some((vm, v)) {
-            self.note_answer((vm, v), state, (asked_at, now));
+            let said = Said {
+                state,
+                is_on_engine: false,
+                is_before_a_pass: true,
+                asked_at,
+            };
+            self.note_answer((vm, v), &said, now);
         }
         true
     }
 
-    fn note_answer(&mut self, (vm, v): (VmId, u8), state: ChannelState, (asked_at, now): (Tick, Tick)) {
-        let is_at_work = state.pending() && !state.acquire_pending();
+    fn note_answer(&mut self, (vm, v): (VmId, u8), said: &Said, now: Tick) {
         let Some(vgpu) = self.vms.get_mut(&vm) else { return };
+        let channel = vgpu.note_state(v, said, now);
+        let works = |channel: &&mut Channel| said.state.pending() && !channel.waits;
+        let Some(space) = channel.filter(works).map(|channel| channel.space) else {
+            return;
+        };
         // A semaphore was released, perhaps.
-        self.pass_wanted |= is_at_work && vgpu.activity.lends;
-        let channel = vgpu.note_state(v, state, false, (asked_at, now));
-        let space = channel.map(|channel| channel.space);
+        self.pass_wanted |= vgpu.activity.lends;
         // One that an operator has suspended has work and uses no memory.
-        let uses_memory = is_at_work && !vgpu.hold.is_suspended;
-        if let Some(space) = space.filter(|_| uses_memory)
+        if !vgpu.hold.is_suspended
             && let Some(space) = vgpu.spaces.get_mut(&space)
         {
             space.worked_at = Some(now);

@@ -37,7 +37,7 @@ use rand_chacha::ChaCha8Rng;
 use super::Cx;
 use super::engine_looks::DRIVEN;
 use super::running::Running;
-use crate::device::{Channel, Vgpu};
+use crate::device::{Channel, Said, Vgpu};
 use crate::event::{Action, Tick, Token, VmId};
 use crate::host::{Job, PhysChannel};
 use crate::inspect::{Inspect, Tree};
@@ -315,7 +315,13 @@ impl Running {
         let at_work = on.iter().position(|of| *of == Some(physical));
         let asked_at = self.volatile.gpu_time.asked_at;
         let vgpu = self.vms.get_mut(&vm);
-        let channel = vgpu.and_then(|vgpu| vgpu.note_state(v, state, at_work.is_some(), (asked_at, now)));
+        let said = Said {
+            state,
+            is_on_engine: at_work.is_some(),
+            is_before_a_pass: false,
+            asked_at,
+        };
+        let channel = vgpu.and_then(|vgpu| vgpu.note_state(v, &said, now));
         let Some(channel) = channel else { return };
         let named = DRIVEN.iter().position(|engine| engine.number() == state.engine());
         if let Some(at) = at_work.or(named) {

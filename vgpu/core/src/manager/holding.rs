@@ -243,7 +243,7 @@ impl Running {
             return;
         }
         // While it was held the card may have said that there is none.
-        (channel.has_work, channel.waits, channel.rung_at) = (true, false, cx.now);
+        channel.note_rung(cx.now);
         if vgpu.hold.is_suspended || !channel.may_run() {
             return;
         }

@@ -29,7 +29,7 @@ use super::Cx;
 use super::contexts::{LOOK_NS, Then};
 use super::running::Running;
 use crate::device::contexts::{Context, ImageNo};
-use crate::device::{Channel, Parked, SpaceId, Vgpu};
+use crate::device::{Channel, Parked, Said, SpaceId, Vgpu};
 use crate::event::{Action, Tick, Token, VmId};
 use crate::host::card::{Card, Off};
 use crate::host::{Job, PhysChannel};
@@ -444,9 +444,15 @@ impl Running {
     pub(super) fn parking_value(&mut self, token: Token, data: &[u8], cx: &mut Cx<'_>) -> bool {
         if let Some((vm, physical, asked_at)) = self.volatile.parking.states.remove(&token) {
             let state = ChannelState::from_bits(u32::from_le_bytes(data.try_into().unwrap_or_default()));
+            let said = Said {
+                state,
+                is_on_engine: false,
+                is_before_a_pass: false,
+                asked_at,
+            };
             if let Some((_, v)) = self.bound_as(physical.0).filter(|(of, _)| *of == vm)
                 && let Some(vgpu) = self.vms.get_mut(&vm)
-                && let Some(channel) = vgpu.note_state(v, state, false, (asked_at, cx.now))
+                && let Some(channel) = vgpu.note_state(v, &said, cx.now)
             {
                 channel.engine = Engine::from_number(state.engine()).or(channel.engine);
                 channel.is_blank =

@@ -176,6 +176,7 @@ impl Running {
                 channel.suspended = false;
                 // One that an operator holds is rung when he lets it go, one with an error when the guest has acknowledged that.
                 if !channel.killed && !channel.stands && !is_held {
+                    channel.ring_again();
                     ring.push((physical, channel.runnable, channel.due()));
                 }
             }

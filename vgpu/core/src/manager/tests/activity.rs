@@ -4,6 +4,7 @@ use fermi_spec::regs::{Bar0Reg, PfifoReg, pfifo::ChannelState};
 
 use super::scene::{MIB, MS, Scene};
 use crate::config::{GpuConfig, Hold, Quota};
+use crate::device::Said;
 use crate::event::{Action, Event, Tick, VmId};
 use crate::host::Job;
 
@@ -33,6 +34,16 @@ fn says(scene: &mut Scene, vm: VmId, state: ChannelState) {
     let channel = scene.running().vms[&vm].channels[&0].physical;
     let reg = Bar0Reg::from(PfifoReg::ChannelState(channel.0.into()));
     scene.registers.insert(reg, state.into_bits());
+}
+
+/// An answer before a pass.
+fn said(state: ChannelState, asked_at: Tick) -> Said {
+    Said {
+        state,
+        is_on_engine: false,
+        is_before_a_pass: true,
+        asked_at,
+    }
 }
 
 #[test]
@@ -75,7 +86,7 @@ fn answer_from_before_a_doorbell_ends_no_work() {
     assert!(!vgpu.note_doorbell(0, at));
     let idle = ChannelState::new().with_runnable(true);
     for (asked_at, has_work) in [(Tick(at.0 - 1), true), (at, true), (at.after(1), false)] {
-        let channel = vgpu.note_state(0, idle, false, (asked_at, at.after(2)));
+        let channel = vgpu.note_state(0, &said(idle, asked_at), at.after(2));
         assert_eq!(
             channel.map(|channel| channel.has_work),
             Some(has_work),
@@ -235,6 +246,52 @@ fn grid_without_end_is_no_rest_and_a_wait_for_a_semaphore_is_one() {
         says(&mut two.scene, B, busy);
         two.work([A], 400);
         assert!(two.is_even(), "{:?} MiB, {state:?}", two.resident());
+    }
+}
+
+/// The card counts a doorbell as work until it has looked at the ring. Two such answers are work, and so is one behind a doorbell of the guest's.
+#[test]
+fn doorbell_that_the_broker_rings_behind_a_move_is_no_work_of_the_guest() {
+    let idle = ChannelState::new().with_runnable(true);
+    let busy = idle.with_pending(true);
+    let waiting = busy.with_acquire_pending(true);
+    let mut scene = rung();
+    let mut now = scene.now;
+    let vgpu = scene.running().vms.get_mut(&A).expect("attached");
+    for before in [idle, waiting] {
+        for (answers, works) in [
+            (&[busy, before, busy][..], [false, false, true]),
+            (&[busy, busy, before], [false, true, false]),
+            (&[before, busy, before], [false, before == waiting, false]),
+        ] {
+            let mut answer = |vgpu: &mut crate::device::Vgpu, state| {
+                now += MS;
+                // Whoever else asks settles nothing.
+                for is_before_a_pass in [false, true] {
+                    let said = Said {
+                        is_before_a_pass,
+                        ..said(state, Tick(now - 1))
+                    };
+                    vgpu.note_state(0, &said, Tick(now));
+                }
+                vgpu.channels[&0].is_at_work()
+            };
+            assert!(!answer(vgpu, before));
+            let used_at = vgpu.activity.used_at;
+            vgpu.channels.get_mut(&0).expect("bound").ring_again();
+            let found: Vec<bool> = answers.iter().map(|state| answer(vgpu, *state)).collect();
+            assert_eq!(found, works, "{answers:?}");
+            assert_eq!(
+                vgpu.activity.used_at > used_at,
+                works.contains(&true),
+                "{answers:?}"
+            );
+        }
+        vgpu.channels.get_mut(&0).expect("bound").ring_again();
+        assert!(!vgpu.note_doorbell(0, Tick(now)));
+        now += MS;
+        vgpu.note_state(0, &said(busy, Tick(now - 1)), Tick(now));
+        assert!(vgpu.channels[&0].is_at_work());
     }
 }
 
