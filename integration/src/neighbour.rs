@@ -12,7 +12,7 @@ pub mod attacks;
 pub mod blocks;
 mod clients;
 pub mod everywhere;
-mod grinder;
+pub mod grinder;
 mod live;
 mod victim;
 
@@ -66,6 +66,8 @@ const MOVE_LOOKS_APART: u32 = 20;
 #[derive(Debug, Default)]
 pub(crate) struct Meter {
     blocks: AtomicU64,
+    /// The end of the last block's grid by the card's clock, of a victim.
+    card_ns: AtomicU64,
     longest_ns: AtomicU64,
 }
 
@@ -84,6 +86,11 @@ impl Meter {
         self.blocks.fetch_add(1, Ordering::Relaxed);
     }
 
+    fn count_block_at(&self, card_ns: u64) {
+        self.card_ns.store(card_ns, Ordering::Relaxed);
+        self.count_block();
+    }
+
     /// The longest wait for an access since this was last asked.
     fn take_longest(&self) -> Duration {
         Duration::from_nanos(self.longest_ns.swap(0, Ordering::Relaxed))
@@ -95,6 +102,8 @@ impl Meter {
 pub struct Measured {
     /// Blocks in a second.
     pub speed: f64,
+    /// Blocks in a second of the card's clock, which a software card that emulates grids is behind of.
+    pub speed_by_card: f64,
     /// Longest wait for an access that began or ended meanwhile.
     pub longest: Duration,
 }
@@ -461,13 +470,18 @@ impl Running {
 
     /// Looks at it for a while.
     pub fn measure(&self, window: Duration) -> Measured {
-        self.place.meter.take_longest();
-        let (start, before) = (Instant::now(), self.place.meter.blocks());
+        let meter = &self.place.meter;
+        let card = || meter.card_ns.load(Ordering::Relaxed);
+        meter.take_longest();
+        let (start, before, card_before) = (Instant::now(), meter.blocks(), card());
         thread::sleep(window);
-        let (elapsed, after) = (start.elapsed(), self.place.meter.blocks());
+        let (elapsed, after, card_after) = (start.elapsed(), meter.blocks(), card());
+        let blocks = (after - before) as f64;
         Measured {
-            speed: (after - before) as f64 / elapsed.as_secs_f64(),
-            longest: self.place.meter.take_longest(),
+            speed: blocks / elapsed.as_secs_f64(),
+            speed_by_card: blocks
+                / Duration::from_nanos(card_after.saturating_sub(card_before)).as_secs_f64(),
+            longest: meter.take_longest(),
         }
     }
 

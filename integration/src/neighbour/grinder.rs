@@ -10,12 +10,19 @@ use fermi_spec::gpfifo::GpEntry;
 use fermi_spec::isa::assembler::{Program, assemble};
 use guests::GuestBus as _;
 
+use super::attacks::{Attack, attack};
 use super::victim::{CODE_GPA, SUBCHANNEL, launch_words, put_program};
 use super::{Place, live};
 use crate::rig::{DATA_VA, RAM_VA, Rig};
 use crate::shaders::Launch;
 use crate::shaders::runner;
 use sim_host::bus::SimBus;
+
+/// VMs that do no harm but work: grids of some hundred microseconds of the host's time, and of ten to twenty milliseconds.
+pub const AT_WORK: [Attack; 2] = [
+    attack("grids of 24 blocks", run::<24, 8>),
+    attack("grids of 1200 blocks", run::<1200, 8>),
+];
 
 const CHANNEL: u8 = 1;
 /// Where the end of a launch is marked, in guest RAM.

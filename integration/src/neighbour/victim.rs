@@ -85,18 +85,18 @@ fn work(bus: &mut SimBus, place: &Place, data_bytes: u64, block: u64) -> Result<
         if !rig.fill(bus, CHANNEL, round, block) {
             return Err(format!("round {round}: the copy to VRAM did not end"));
         }
-        compute(bus, &mut rig, round as u32)?;
+        let card_ns = compute(bus, &mut rig, round as u32)?;
         rig.verify(bus, CHANNEL, round, block).map_err(|at| match at {
             u64::MAX => format!("round {round}: the copy from VRAM did not end"),
             at => format!("round {round}: byte {at:#x} is wrong"),
         })?;
-        place.meter.count_block();
+        place.meter.count_block_at(card_ns);
     }
     Ok(())
 }
 
-/// One grid of one block, and whether it stored what it should.
-fn compute(bus: &mut SimBus, rig: &mut Rig, round: u32) -> Result<(), String> {
+/// One grid of one block, and whether it stored what it should. Its end by the card's clock.
+fn compute(bus: &mut SimBus, rig: &mut Rig, round: u32) -> Result<u64, String> {
     let launch = Launch {
         grid: [1; 3],
         block: [LANES as u32, 1, 1],
@@ -108,7 +108,7 @@ fn compute(bus: &mut SimBus, rig: &mut Rig, round: u32) -> Result<(), String> {
     let mut words = launch_words(&launch);
     // The host's release does not wait for PGRAPH; one of the class does.
     let at = RAM_VA + GRID_DONE_GPA;
-    words.extend(runner::release(SUBCHANNEL, at, round));
+    words.extend(runner::release_with_time(SUBCHANNEL, at, round));
     if !rig.execute(bus, CHANNEL, &words) {
         return Err(format!("round {round}: the launch did not end"));
     }
@@ -124,5 +124,6 @@ fn compute(bus: &mut SimBus, rig: &mut Rig, round: u32) -> Result<(), String> {
             return Err(format!("round {round}: lane {lane} stored {found:#x}"));
         }
     }
-    Ok(())
+    let mut half = |at: u64| u64::from(bus.ram_read32(GRID_DONE_GPA + at));
+    Ok(half(8) | half(12) << 32)
 }

@@ -295,7 +295,13 @@ pub(crate) fn start(subchannel: u8, argument: u32) -> [u32; 2] {
 /// A release of one word behind it.
 pub(crate) fn release(subchannel: u8, address: u64, payload: u32) -> [u32; 5] {
     const RELEASE_WORD: u32 = 1 << 28;
+    let [header, high, low, payload, _] = release_with_time(subchannel, address, payload);
+    [header, high, low, payload, RELEASE_WORD]
+}
+
+/// A release of 16 bytes behind it: the payload, zeros, and from byte 8 on the card's time in nanoseconds.
+pub(crate) fn release_with_time(subchannel: u8, address: u64, payload: u32) -> [u32; 5] {
     let [high, low] = split(address);
     let header = incrementing(subchannel, shader::REPORT_HIGH, 4);
-    [header, high, low, payload, RELEASE_WORD]
+    [header, high, low, payload, 0]
 }
