@@ -7,6 +7,7 @@
 //! * [`contenders`]: guests that want an engine together, and what each gets of it
 //! * [`crowd`]: a guest with more channels than the card has numbers for
 //! * [`lender`]: a guest that rests, and lends its memory to one that works
+//! * [`heir`]: a channel that gets its number on the card from one that made an error
 //! * [`opener`]: a guest that opens channels while its memory moves
 //! * [`neighbour`]: a VM whose work is checked beside one that does harm, at a broker in real time
 //! * `raw_client`, `commands`: messages that no VMM would send
@@ -27,6 +28,7 @@ pub mod contenders;
 pub mod crowd;
 mod fair;
 pub mod fuzz;
+pub mod heir;
 pub mod hostile;
 pub mod keeper;
 mod laws;

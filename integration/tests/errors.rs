@@ -144,3 +144,9 @@ fn neighbour_of_a_vm_that_makes_errors_has_its_time_and_pays_for_none_of_them() 
         "it pays for the other's errors: {beside_work:?}, {beside:?}"
     );
 }
+
+#[test]
+fn nobody_is_stopped_for_an_error_of_the_last_owner_of_its_number() {
+    integration::heir::nobody_answers_for_the_last_owner_of_a_number()
+        .unwrap_or_else(|violation| panic!("{}", violation.0));
+}

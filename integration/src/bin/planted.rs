@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use integration::sim::{Settings, Telling, run};
-use integration::{contenders, crowd, fuzz, keeper, lender, opener, tables, windows};
+use integration::{contenders, crowd, fuzz, heir, keeper, lender, opener, tables, windows};
 use planted::Fault;
 use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
@@ -16,7 +16,7 @@ use serde_json::json;
 
 /// Of so many seeds one has an endless grid beside a VM that waits, before its run; one has syncs that are counted, one
 /// channels that come while memory moves, one a move of a VM whose grid never ends, one two VMs of which one has long grids, one two VMs with all their channels, one a table that the GPU writes, one doorbells in memory, and
-/// two a VM that rests, or waits for a semaphore, beside one that works.
+/// two a VM that rests, or waits for a semaphore, beside one that works, and one a channel that gets its number from one that made an error.
 const DIRECTED_EVERY: u64 = 16;
 /// Bytes of an input of syncs.
 const SYNCS_BYTES: usize = 1_500;
@@ -106,6 +106,7 @@ fn look(seed: u64) -> Option<(&'static str, String)> {
         8 => windows::bar1::doorbells_in_memory_are_rung(false),
         9 => lender::who_rests_lends_and_who_works_does_not(),
         10 => lender::who_waits_lends_and_goes_on_lending(),
+        11 => heir::nobody_answers_for_the_last_owner_of_a_number(),
         _ => Ok(()),
     });
     let outcome = outcome.map(|result| result.err().map(|violation| violation.0));
