@@ -545,7 +545,10 @@ fn redirects(mode: Mode) {
     table(title, &["frame by frame, all at once"]).run(ways);
     let ways: Vec<Way<'_>> = vec![
         ("all at once", Box::new(reserved(None))),
-        ("the longest step of 100 µs of work", Box::new(reserved(Some(STEP)))),
+        (
+            "the longest step of 100 µs of work",
+            Box::new(reserved(Some(STEP))),
+        ),
     ];
     let title = "small tables of 64 directory entries made ready for a move";
     table(title, &["all at once"]).run(ways);
