@@ -213,18 +213,16 @@ impl Channel {
     pub(crate) fn note_work(&mut self, said: &Said, has_rung: bool) {
         let state = said.state;
         self.has_work = state.pending() || said.is_on_engine || has_rung;
-        let is_clear = said.is_on_engine || state.acquire_pending();
-        let is_doubted = match self.rung_again {
-            RungAgain::No => false,
-            RungAgain::NotSeen => self.has_work && !is_clear,
-            RungAgain::Doubted => self.has_work && !is_clear && !said.is_before_a_pass,
+        let works = self.has_work && !said.is_on_engine && !state.acquire_pending();
+        let (rung_again, is_doubted) = match self.rung_again {
+            RungAgain::NotSeen if !self.has_work => (RungAgain::NotSeen, false),
+            RungAgain::NotSeen if works && said.is_before_a_pass => (RungAgain::Doubted, true),
+            unseen @ (RungAgain::NotSeen | RungAgain::Doubted) if works && !said.is_before_a_pass => {
+                (unseen, true)
+            }
+            _ => (RungAgain::No, false),
         };
-        self.rung_again = match self.rung_again {
-            RungAgain::NotSeen if is_doubted && said.is_before_a_pass => RungAgain::Doubted,
-            unseen if is_doubted => unseen,
-            RungAgain::NotSeen if !self.has_work => RungAgain::NotSeen,
-            _ => RungAgain::No,
-        };
+        self.rung_again = rung_again;
         let is_doubted = is_doubted && !planted::is(Fault::OwnBellTakenForWork);
         self.waits = self.has_work && !said.is_on_engine && (state.acquire_pending() || is_doubted);
     }
