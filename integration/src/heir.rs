@@ -1,9 +1,8 @@
 //! A channel that gets its number on the card, and the place of its instance block, from one that made an error of which nobody has heard.
 
 use fermi_spec::addr::GpuVa;
-use fermi_spec::bar::Bar;
 use fermi_spec::gpfifo::GpEntry;
-use fermi_spec::regs::{Bar0Reg, PfifoReg};
+use fermi_spec::regs::PfifoReg;
 use sim_host::bus::SimBus;
 use vgpu::VmId;
 
@@ -29,11 +28,7 @@ const FREED_NS: u64 = 1_000_000;
 
 /// Whether the card has a fault to tell of.
 fn has_fault(bench: &mut Bench) -> bool {
-    let mut word = [0; 4];
-    let register = Bar0Reg::from(PfifoReg::FaultUnits);
-    let model = &mut bench.world.model;
-    model.bar_read(Bar::Bar0, register.offset().into(), &mut word);
-    word != [0; 4]
+    bench.world.register(PfifoReg::FaultUnits) != 0
 }
 
 /// Has the guest's code do something with its rig.

@@ -6,12 +6,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use fermi_spec::addr::VramAddr;
-use fermi_spec::bar::Bar;
 use fermi_spec::engine::Engine;
+use fermi_spec::regs::PfifoReg;
 use fermi_spec::regs::pfifo::{
     ChannelInstance, ChannelState, EngineStatus, RUNLIST_PENDING, RunlistBase, RunlistCommit,
 };
-use fermi_spec::regs::{Bar0Reg, PfifoReg};
 use vgpu::{Audit, MoveId, MoveStage, Notice, VmAudit, VmId};
 
 use super::{MIB, Simulation, Violation};
@@ -43,14 +42,25 @@ pub(super) enum Doing {
     Unknown,
 }
 
-impl Simulation {
-    fn register(&mut self, reg: impl Into<Bar0Reg>) -> u32 {
-        let mut word = [0; 4];
-        let offset = u64::from(reg.into().offset());
-        self.world.model.bar_read(Bar::Bar0, offset, &mut word);
-        u32::from_le_bytes(word)
+/// What the card says of a channel.
+struct Entry {
+    state: ChannelState,
+    is_listed: bool,
+    is_on_engine: bool,
+}
+
+impl Entry {
+    fn works(&self) -> bool {
+        let Self { state, is_listed, .. } = self;
+        *is_listed && state.runnable() && state.pending() && !state.acquire_pending()
     }
 
+    fn has_nothing(&self) -> bool {
+        (!self.state.pending() || self.state.acquire_pending()) && !self.is_on_engine
+    }
+}
+
+impl Simulation {
     /// Lets the card do what it can do soon: of a channel that a move had stopped it looks first whether there is anything in its ring.
     fn let_card_go_on(&mut self, steps: u32) -> Result<(), Violation> {
         for _ in 0..steps {
@@ -64,11 +74,11 @@ impl Simulation {
 
     /// The channels on the list that the card took last; `None` while it takes another: a card may never end that.
     fn runlist(&mut self) -> Option<BTreeSet<u16>> {
-        if self.register(PfifoReg::RunlistStatus) & RUNLIST_PENDING != 0 {
+        if self.world.register(PfifoReg::RunlistStatus) & RUNLIST_PENDING != 0 {
             return None;
         }
-        let base = RunlistBase::from_bits(self.register(PfifoReg::RunlistCurrent));
-        let count = RunlistCommit::from_bits(self.register(PfifoReg::RunlistCommit)).count();
+        let base = RunlistBase::from_bits(self.world.register(PfifoReg::RunlistCurrent));
+        let count = RunlistCommit::from_bits(self.world.register(PfifoReg::RunlistCommit)).count();
         let entries = self
             .world
             .read_arena_words(VramAddr(base.address().0), count.into());
@@ -78,8 +88,8 @@ impl Simulation {
     /// Channels whose work is on an engine: the last copy of a ring goes on when the ring is empty.
     fn on_engines(&mut self) -> BTreeSet<u16> {
         let engines = [Engine::Graph, Engine::Copy0, Engine::Copy1].map(|engine| u16::from(engine.number()));
-        let status =
-            engines.map(|engine| EngineStatus::from_bits(self.register(PfifoReg::EngineStatus(engine))));
+        let status = engines
+            .map(|engine| EngineStatus::from_bits(self.world.register(PfifoReg::EngineStatus(engine))));
         let busy = status.iter().filter(|status| status.busy());
         busy.map(|status| status.channel().into()).collect()
     }
@@ -89,24 +99,22 @@ impl Simulation {
         let listed = self.runlist();
         let on_engines = self.on_engines();
         let entries = (0..CHANNELS).filter_map(|channel| {
-            let instance = ChannelInstance::from_bits(self.register(PfifoReg::ChannelInstance(channel)));
-            let state = ChannelState::from_bits(self.register(PfifoReg::ChannelState(channel)));
+            let instance =
+                ChannelInstance::from_bits(self.world.register(PfifoReg::ChannelInstance(channel)));
+            let state = ChannelState::from_bits(self.world.register(PfifoReg::ChannelState(channel)));
             let is_listed = listed.as_ref().is_some_and(|listed| listed.contains(&channel));
-            let entry = (state, is_listed, on_engines.contains(&channel));
+            let entry = Entry {
+                state,
+                is_listed,
+                is_on_engine: on_engines.contains(&channel),
+            };
             instance.valid().then(|| (VramAddr(instance.instance().0), entry))
         });
-        let entries: BTreeMap<VramAddr, (ChannelState, bool, bool)> = entries.collect();
+        let entries: BTreeMap<VramAddr, Entry> = entries.collect();
         let doing = audit.vms.iter().map(|vm| {
             let states: Vec<_> = vm.blocks.iter().map(|block| entries.get(block)).collect();
-            let known = || states.iter().flatten();
-            let works = |(state, is_listed, _): &&(ChannelState, bool, bool)| {
-                *is_listed && state.runnable() && state.pending() && !state.acquire_pending()
-            };
-            let has_nothing = |entry: &Option<&(ChannelState, bool, bool)>| {
-                let nothing = |state: &ChannelState| !state.pending() || state.acquire_pending();
-                entry.is_some_and(|(state, _, is_on_engine)| nothing(state) && !is_on_engine)
-            };
-            let doing = if known().any(works) {
+            let has_nothing = |entry: &Option<&Entry>| entry.is_some_and(Entry::has_nothing);
+            let doing = if states.iter().flatten().any(|entry| entry.works()) {
                 Doing::Work
             } else if states.iter().all(has_nothing) {
                 Doing::Nothing

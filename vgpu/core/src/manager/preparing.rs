@@ -101,12 +101,11 @@ impl Running {
             head.part = self.next_part(vgpu, direction, &head.chunks);
             cx.tell(head.started(vgpu));
         }
-        match reserved {
-            Reserved::All => self.populate(head, cx.now, cx),
-            Reserved::Some | Reserved::NoMemory => {
-                let due = cx.now.after(1);
-                self.mover.current = Some(Move::new(head, Stage::Reserving { due }, cx.now));
-            }
+        if reserved == Reserved::All {
+            self.populate(head, cx.now, cx);
+        } else {
+            let due = cx.now.after(1);
+            self.mover.current = Some(Move::new(head, Stage::Reserving { due }, cx.now));
         }
         true
     }
@@ -122,7 +121,7 @@ impl Running {
         };
         let vm = moving.head.vm;
         let reserved = match self.vms.get(&vm).is_none_or(|vgpu| vgpu.leaves()) {
-            // What is missing then ends the move.
+            // The move is given up before it stops anything.
             true => Reserved::All,
             false => self.reserve_tables(vm, &moving.head.chunks, cx),
         };

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use fermi_spec::bar::Bar;
+use fermi_spec::regs::Bar0Reg;
 
 use super::{Watch, World};
 
@@ -12,7 +13,7 @@ const LINES_OF_A_FAILURE: usize = 40;
 impl<W: Watch> World<W> {
     /// Figures that help to find the cause of a failure.
     pub fn card_state(&mut self) -> String {
-        use fermi_spec::regs::{Bar0Reg, PbdmaReg, PfifoReg, PmcReg};
+        use fermi_spec::regs::{PbdmaReg, PfifoReg, PmcReg};
         let mut registers = vec![
             PmcReg::PmcIntr(0).into(),
             PfifoReg::PfifoIntr.into(),
@@ -28,11 +29,17 @@ impl<W: Watch> World<W> {
         registers.extend((0..6).map(PfifoReg::EngineStatus).map(Bar0Reg::from));
         registers.extend((0..32).flat_map(channel).map(Bar0Reg::from));
         registers.into_iter().fold(String::new(), |mut text, reg| {
-            let mut word = [0; 4];
-            self.model.bar_read(Bar::Bar0, u64::from(reg.offset()), &mut word);
-            let _ = writeln!(text, "{reg:?} {:#010x}", u32::from_le_bytes(word));
+            let _ = writeln!(text, "{reg:?} {:#010x}", self.register(reg));
             text
         })
+    }
+
+    /// A register of the card, as its host would load it.
+    pub fn register(&mut self, reg: impl Into<Bar0Reg>) -> u32 {
+        let mut word = [0; 4];
+        let offset = u64::from(reg.into().offset());
+        self.model.bar_read(Bar::Bar0, offset, &mut word);
+        u32::from_le_bytes(word)
     }
 }
 
