@@ -116,6 +116,7 @@ impl Trial {
         self.step("two VMs", Trial::start_vms)?;
         self.step("journal", Trial::look_into_the_journal)?;
         self.step("watchdog", Trial::stop_answering)?;
+        self.step("a VM that dies", Trial::kill_a_vm)?;
         self.step("power button", Trial::press_power_button)?;
         self.step("libvirt", |trial| attach.check(trial))?;
         self.step("upgraded", |trial| trial.upgrade(later))?;
@@ -347,6 +348,22 @@ impl Trial {
         let vm_after = self.property("vramd-vm@a.service", "MainPID")?;
         ensure!(vm_before != vm_after, "vm a was not started anew with its broker");
         println!("a broker that hung was given up after {seconds} s, and its VM started anew with it");
+        self.check_machine("a")
+    }
+
+    /// A VM whose process dies starts anew, and is the machine of its new process.
+    fn kill_a_vm(&mut self) -> Result<()> {
+        self.wait_until_a_is_up()?;
+        let before = self.property("vramd-vm@a.service", "MainPID")?;
+        let restarts: u32 = self.property("vramd-vm@a.service", "NRestarts")?.parse()?;
+        self.says(&format!("kill -KILL {before}"), &[])?;
+        self.waits_for(&format!(
+            "systemctl show --value --property NRestarts vramd-vm@a.service | grep -qx {}",
+            restarts + 1
+        ))?;
+        self.waits_for("systemctl is-active --quiet vramd-vm@a.service")?;
+        let after = self.property("vramd-vm@a.service", "MainPID")?;
+        ensure!(before != after, "vm a was not started anew");
         self.check_machine("a")
     }
 
