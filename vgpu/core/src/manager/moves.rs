@@ -168,6 +168,9 @@ impl Running {
 
     /// Looks whether the copy has ended. `true` if that changed something.
     pub(super) fn check_copy(&mut self, cx: &mut Cx<'_>) -> bool {
+        if self.verify_copy(cx) {
+            return true;
+        }
         let Some(moving) = &mut self.mover.current else {
             return false;
         };
@@ -175,18 +178,6 @@ impl Running {
             Stage::Copying {
                 work: CopyWork::Window(_),
             } => self.check_window_copy(cx),
-            Stage::Copying { .. }
-                if planted::is(Fault::CopyNotVerified) && self.card.copy_done(cx.memory) =>
-            {
-                self.redirect(cx);
-                true
-            }
-            Stage::Copying { .. } if self.card.copy_done(cx.memory) => {
-                let look = self.volatile.scan.next_look();
-                moving.enter(Stage::Verifying { look }, cx);
-                self.look_at_card(cx);
-                true
-            }
             Stage::Verifying { look } if self.volatile.scan.has_finished(*look) => {
                 self.redirect(cx);
                 true
@@ -197,6 +188,31 @@ impl Running {
             }
             _ => false,
         }
+    }
+
+    /// Begins the look at the card behind the end of an engine's copy, by which the copy is believed. `false` if none has ended: the card was
+    /// not looked at.
+    pub(super) fn verify_copy(&mut self, cx: &mut Cx<'_>) -> bool {
+        let Some(moving) = &mut self.mover.current else {
+            return false;
+        };
+        let is_copied = matches!(
+            moving.stage,
+            Stage::Copying {
+                work: CopyWork::Engine(_)
+            }
+        );
+        if !is_copied || !self.card.copy_done(cx.memory) {
+            return false;
+        }
+        if planted::is(Fault::CopyNotVerified) {
+            self.redirect(cx);
+            return true;
+        }
+        let look = self.volatile.scan.next_look();
+        moving.enter(Stage::Verifying { look }, cx);
+        self.look_at_card(cx);
+        true
     }
 
     /// The broker's own channel is in trouble: it did wrong, or took too long. What it was copying stays where it is;

@@ -190,7 +190,12 @@ impl Running {
             },
             Event::MapRefused { iova } => self.map_refused(iova),
             Event::Populated { id, done } => self.populated(id, done, cx),
-            Event::HostInterrupt => self.look_at_card(cx),
+            Event::HostInterrupt => {
+                // The look that the end of a copy asks for is the one that verifies it.
+                if !self.verify_copy(cx) {
+                    self.look_at_card(cx);
+                }
+            }
             Event::Wake => {
                 self.volatile.wakeups.rang();
                 self.give_turn(cx.now);

@@ -477,6 +477,36 @@ fn store_to_a_chunk_that_is_copied_waits_for_the_end_of_the_move() {
     assert!(stored.is_some(), "the move came to its end");
 }
 
+/// The interrupt of a copy's end and the copy itself want a look at the card each, and each look is some twenty loads: one does for both.
+#[test]
+fn card_is_looked_at_once_for_the_end_of_a_copy() {
+    let mut scene = Scene::up();
+    scene.copies_end = false;
+    let (mut scene, _) = scene.contended();
+    let looks = |scene: &Scene| {
+        let causes = u64::from(Bar0Reg::from(PmcReg::PmcIntr(0)).offset());
+        let is_look =
+            |action: &&Action| matches!(action, Action::HostRead { offset, .. } if *offset == causes);
+        scene.actions.iter().filter(is_look).count()
+    };
+    scene.take();
+    scene.apply(Event::HostInterrupt);
+    assert_eq!(
+        (looks(&scene), scene.is_moving()),
+        (1, true),
+        "it is about something else"
+    );
+    scene.end_copy();
+    scene.take();
+    scene.apply(Event::HostInterrupt);
+    let verified = scene.first(
+        "verified",
+        |action| matches!(action, Action::Notice(notice) if moved(notice)),
+    );
+    scene.actions.truncate(verified);
+    assert_eq!(looks(&scene), 1);
+}
+
 /// B asks for memory, A's move is stopped at some stage, and A leaves.
 fn leave_in_the_middle(mut scene: Scene, end: impl FnOnce(&mut Scene)) {
     assert!(scene.is_moving());
