@@ -53,7 +53,7 @@ use contexts::{Buffers, Contexts, Decoy, Kept};
 pub(crate) use leave::{Leave, LeaveStage};
 use pci::ConfigSpace;
 use ram::{IovaSpace, RamMaps};
-pub(crate) use remap::{Pointing, Remap};
+pub(crate) use remap::{Pointing, Remap, RemapStage};
 use stores::Stores;
 use tables::ShadowCharge;
 pub(crate) use tables::promised_slots;
@@ -459,9 +459,10 @@ impl Inspect for Blocked {
             Blocked::Demand { request } => ("memory behind a chunk", request),
             Blocked::Context { request } => ("the context of a channel that leaves the card", request),
             Blocked::Sync(sync) => ("a sync", &sync.request),
-            Blocked::Remap(remap) => match remap.rest.is_some() {
-                true => ("entries to be pointed to its RAM, or away", &remap.request),
-                false => ("the flush after an unmap", &remap.request),
+            Blocked::Remap(remap) => match remap.stage {
+                RemapStage::Pointing(_) => ("entries to be pointed to its RAM, or away", &remap.request),
+                RemapStage::Flushing => ("the flush after an unmap", &remap.request),
+                RemapStage::Releasing => ("maps to go off the bus", &remap.request),
             },
             Blocked::Reset { request } => ("channels to leave the card for a reset", request),
         };

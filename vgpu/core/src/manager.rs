@@ -66,6 +66,7 @@ mod teardown;
 #[cfg(test)]
 mod tests;
 mod turns;
+mod unmapping;
 mod wakeups;
 mod watchdog;
 mod window_copy;

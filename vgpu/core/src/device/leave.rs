@@ -20,6 +20,8 @@ pub(crate) enum LeaveStage {
     Stopping,
     /// Nothing of it runs: the card drops its translations, and then its memory is free.
     Flushing,
+    /// It is free: maps of its image go off the bus, and those of RAM if the VM goes.
+    Unmapping,
 }
 
 impl Leave {
@@ -31,12 +33,12 @@ impl Leave {
         }
     }
 
-    /// The same a stage further.
-    pub(crate) fn flushing(self) -> Self {
+    /// The same in another stage, if memory leaves.
+    pub(crate) fn at(self, stage: LeaveStage) -> Self {
         match self {
             Self::Stays => Self::Stays,
-            Self::Reset(_) => Self::Reset(LeaveStage::Flushing),
-            Self::Detach(_) => Self::Detach(LeaveStage::Flushing),
+            Self::Reset(_) => Self::Reset(stage),
+            Self::Detach(_) => Self::Detach(stage),
         }
     }
 }

@@ -19,7 +19,7 @@ pub(crate) const MAPS_MAX: usize = 65_536;
 /// Maps that a VM may have whatever the others have: more than a VMM without an IOMMU needs.
 const MAPS_OF_EVERY_VM: usize = 512;
 /// GPAs are bus addresses to the guest's device: 40 bits.
-const GPA_END: u64 = 1 << 40;
+pub(crate) const GPA_END: u64 = 1 << 40;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct RamMap {
@@ -94,6 +94,12 @@ impl RamMaps {
         let last = found.last()?;
         let is_whole = last.0.0 + last.1.bytes == end || planted::is(Fault::PartUnmapped);
         (first.0 == gpa && is_whole).then_some(found)
+    }
+
+    /// The first map that begins in a range.
+    pub(crate) fn first_within(&self, gpa: Gpa, bytes: u64) -> Option<(Gpa, RamMap)> {
+        let mut maps = self.maps.range(gpa.0..gpa.0.saturating_add(bytes));
+        maps.next().map(|(&at, &map)| (Gpa(at), map))
     }
 
     /// No entry leads to this range from now on; `None`: each range that is mapped may be named.

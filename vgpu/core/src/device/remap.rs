@@ -24,8 +24,7 @@ pub(crate) struct Remap {
     pub(crate) gpa: Gpa,
     pub(crate) bytes: u64,
     pub(crate) is_going: bool,
-    /// Entries that are still to be changed.
-    pub(crate) rest: Option<Pointing>,
+    pub(crate) stage: RemapStage,
     /// Shadow tables given up with those that were.
     pub(crate) freed: Vec<TableRange>,
 }
@@ -37,8 +36,24 @@ impl Remap {
             gpa,
             bytes,
             is_going,
-            rest: Some(Pointing::default()),
+            stage: RemapStage::Pointing(Pointing::default()),
             freed: Vec::new(),
         }
     }
+
+    /// Whether it waits for nothing but its VM's turn.
+    pub(crate) fn can_go_on(&self) -> bool {
+        self.stage != RemapStage::Flushing
+    }
+}
+
+/// How far a range of RAM has come or gone.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) enum RemapStage {
+    /// Entries from there on are still to be changed.
+    Pointing(Pointing),
+    /// None is left. The card is to forget those of what goes.
+    Flushing,
+    /// It has: the maps go off the bus.
+    Releasing,
 }

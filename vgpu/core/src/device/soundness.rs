@@ -5,7 +5,7 @@ use fermi_spec::instance::{CHANNELS, INSTANCE_BYTES};
 use shadow_pt::{ShadowConfig, TableRange};
 
 use super::contexts::ImageNo;
-use super::{Blocked, Channel, Leave, Parked, Queued, SpaceId, SyncCause, Vgpu};
+use super::{Blocked, Channel, Leave, Parked, Queued, RemapStage, SpaceId, SyncCause, Vgpu};
 use crate::event::{ACCESS_BYTES_MAX, REQUESTS_WAITING_MAX, Request, VmId};
 use crate::manager::live_windows::LiveWindows;
 use crate::memory::GuestPage;
@@ -138,7 +138,7 @@ impl Vgpu {
             Some(Blocked::Remap(remap)) => {
                 // What comes is answered with its last entry.
                 Unsound::unless(
-                    remap.is_going || remap.rest.is_some(),
+                    remap.is_going || matches!(remap.stage, RemapStage::Pointing(_)),
                     "a map of RAM that waits for nothing",
                 )?;
                 remap.is_going.then_some((remap.gpa, remap.bytes))
@@ -146,7 +146,7 @@ impl Vgpu {
             _ => None,
         };
         // One that leaves has forgotten what it asked for.
-        let is_known = going == self.ram.leaving() || matches!(self.leave, Leave::Detach(_));
+        let is_known = going == self.ram.leaving() || self.is_detaching();
         Unsound::unless(
             is_known,
             "RAM is being unmapped that nobody asked to unmap, or the other way round",

@@ -19,7 +19,7 @@ use super::isolation::Shadows;
 use super::mover::Stage;
 use super::requests::Step;
 use super::running::Running;
-use crate::device::{Blocked, Pointing, Remap};
+use crate::device::{Blocked, Pointing, Remap, RemapStage};
 use crate::event::{Reply, VmId};
 use crate::host::Job;
 
@@ -139,23 +139,26 @@ impl Running {
     /// Goes on with a range of RAM that comes or goes, as far as the VM has its turn; the first step is taken in any case. `None`: it waits, and
     /// has been put back. `Some(Step::Done)`: it was answered.
     pub(super) fn advance_remap(&mut self, vm: VmId, mut remap: Remap, cx: &mut Cx<'_>) -> Option<Step> {
-        while let Some(from) = remap.rest
+        while let RemapStage::Pointing(from) = remap.stage
             && (from == Pointing::default() || self.has_turn(vm, cx.now))
         {
             let Pointed { rest, freed, work } =
                 self.point_some(vm, &Of::Ram(remap.gpa, remap.bytes), from, cx);
-            remap.rest = rest;
+            remap.stage = rest.map_or(RemapStage::Flushing, RemapStage::Pointing);
             remap.freed.extend(freed);
             self.vms.get_mut(&vm)?.share.charge(work);
         }
+        if remap.stage == RemapStage::Releasing {
+            return self.release_remapped(vm, remap, cx);
+        }
         let vgpu = self.vms.get_mut(&vm)?;
-        if remap.rest.is_none() && !remap.is_going {
+        if remap.stage == RemapStage::Flushing && !remap.is_going {
             // Entries that appear give no table up. If they did, it would be free with the VM's last flush.
             vgpu.orphans.extend(remap.freed);
             self.finish(vm, remap.request.id, Step::Done(Reply::Done), cx);
             return Some(Step::Done(Reply::Done));
         }
-        if remap.rest.is_none() {
+        if remap.stage == RemapStage::Flushing {
             self.card.flush_tlb(None, Job::UnmapFlushed(vm));
         }
         vgpu.blocked = Some(Blocked::Remap(remap));

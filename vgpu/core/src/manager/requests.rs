@@ -15,7 +15,7 @@ use crate::device::effect::Effect;
 use crate::device::pci::{self, ConfigSpace};
 use crate::device::ram::RamMap;
 use crate::device::tables::Reader;
-use crate::device::{Blocked, Queued, Remap, SyncStage, Vgpu};
+use crate::device::{Blocked, LeaveStage, Queued, Remap, SyncStage, Vgpu};
 use crate::event::{Action, HostMemory, Place, Refusal, Reply, Request, RequestId, Token, VmId};
 use crate::memory::GuestPage;
 use crate::notice::Notice;
@@ -86,6 +86,13 @@ impl Running {
     /// Executes the VM's queue, up to a request that blocks, and looks at what it has submitted with what is left of its turn: a look takes all of
     /// one, and a guest can submit what takes hundreds.
     pub(super) fn serve(&mut self, vm: VmId, cx: &mut Cx<'_>) {
+        if self
+            .vms
+            .get(&vm)
+            .is_some_and(|vgpu| vgpu.leave.stage() == Some(LeaveStage::Unmapping))
+        {
+            return self.go_on_unmapping(vm, cx);
+        }
         self.serve_requests(vm, cx);
         self.serve_work(vm, cx);
     }
@@ -118,12 +125,10 @@ impl Running {
                         None => return,
                     }
                 }
-                Some(Blocked::Remap(remap)) if remap.rest.is_some() => {
-                    match self.advance_remap(vm, remap, cx) {
-                        Some(_) => continue,
-                        None => return,
-                    }
-                }
+                Some(Blocked::Remap(remap)) if remap.can_go_on() => match self.advance_remap(vm, remap, cx) {
+                    Some(_) => continue,
+                    None => return,
+                },
                 Some(other) => {
                     vgpu.blocked = Some(other);
                     return;

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! channel: OffList ─► Stopping ─off the engines─► Looking ─► instance block, number and space free
-//! VM:      Stopping ─all channels gone, no move─► Flushing ─► frames, images free ─► Detach: bus addresses free, Detached
-//!                                                                                └► Reset: as after power-on, answered
+//! VM:      Stopping ─all channels gone, no move─► Flushing ─► frames free ─► Unmapping ─► Detach: bus addresses free, Detached
+//!                                                                                   └► Reset: as after power-on, answered
 //! ```
 //!
 //! The order is always: nothing can reach it, the TLBs have forgotten it, only then is it free.
@@ -151,43 +151,6 @@ impl Running {
         Step::Blocked(Blocked::Remap(Remap::new(request, (gpa, bytes), true)))
     }
 
-    pub(super) fn unmap_flushed(&mut self, vm: VmId, cx: &mut Cx<'_>) {
-        let Some(vgpu) = self.vms.get_mut(&vm) else { return };
-        let is_flushed = |blocked: &mut Blocked| match blocked {
-            Blocked::Remap(remap) => remap.is_going && remap.rest.is_none(),
-            _ => false,
-        };
-        let Some(Blocked::Remap(remap)) = vgpu.blocked.take_if(is_flushed) else {
-            return;
-        };
-        let Remap {
-            request,
-            gpa,
-            bytes,
-            freed,
-            ..
-        } = remap;
-        vgpu.ram.set_leaving(None);
-        for (start, map) in vgpu.ram.covering(gpa, bytes).unwrap_or_default() {
-            let released = vgpu.bus.release(map.iova, vm);
-            if let Err(what) = released.and_then(|()| self.iova.release_map(vm)) {
-                return self.inconsistent(vm, what);
-            }
-            vgpu.ram.remove(start);
-            cx.actions.push(Action::UnmapDma {
-                iova: map.iova,
-                bytes: map.bytes,
-            });
-        }
-        self.free_tables(vm, &freed);
-        cx.actions.push(Action::Reply {
-            vm,
-            request: request.id,
-            reply: Reply::Done,
-        });
-        self.volatile.ready.insert(vm);
-    }
-
     pub(super) fn begin_reset(&mut self, vm: VmId, request: Queued, cx: &mut Cx<'_>) -> Step {
         if let Some(vgpu) = self.vms.get_mut(&vm) {
             vgpu.leave = Leave::Reset(LeaveStage::Stopping);
@@ -247,7 +210,7 @@ impl Running {
             .collect();
         for &vm in &due {
             if let Some(vgpu) = self.vms.get_mut(&vm) {
-                vgpu.leave = vgpu.leave.flushing();
+                vgpu.leave = vgpu.leave.at(LeaveStage::Flushing);
             }
             self.clear_engines(cx);
             self.card.flush_tlb(None, Job::VmFlushed(vm));
@@ -283,15 +246,18 @@ impl Running {
             frames
         });
         let frames = self.believe(vm, emptied).unwrap_or_default();
-        let all = self.vms.get(&vm).map(|vgpu| vgpu.chunks.all());
-        self.unmap_images(vm, all.into_iter().flatten(), cx);
         self.free_tables(vm, &orphans);
         self.free_frames(vm, frames, cx);
         self.observe(&Observation::Emptied { vm });
-        let Some(vgpu) = self.vms.get_mut(&vm) else { return };
-        if vgpu.is_detaching() {
-            return self.forget(vm, cx);
+        if let Some(vgpu) = self.vms.get_mut(&vm) {
+            vgpu.leave = vgpu.leave.at(LeaveStage::Unmapping);
         }
+        self.volatile.ready.insert(vm);
+    }
+
+    /// The device is as after power-on, and whoever reset it hears of that.
+    pub(super) fn end_reset(&mut self, vm: VmId, cx: &mut Cx<'_>) {
+        let Some(vgpu) = self.vms.get_mut(&vm) else { return };
         vgpu.leave = Leave::Stays;
         if let Some(Blocked::Reset { request }) = vgpu.blocked.take() {
             let at = fermi_spec::addr::GuestVramAddr(0);

@@ -26,6 +26,7 @@ mod scene;
 mod shown;
 mod standing;
 mod turns;
+mod unmapping;
 
 use fermi_spec::addr::{Gpa, GuestVramAddr};
 use fermi_spec::bar::Bar;

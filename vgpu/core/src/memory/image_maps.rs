@@ -80,6 +80,12 @@ impl ImageMaps {
         2 * (self.len() + further) <= self.spare as usize
     }
 
+    /// The first piece.
+    pub(crate) fn first(&self) -> Option<Piece> {
+        let (&first, &pages) = self.pieces.first_key_value()?;
+        Piece::of(first..first + pages)
+    }
+
     /// The piece that a page lies in.
     pub(crate) fn of(&self, page: GuestPage) -> Option<Piece> {
         let (&first, &pages) = self.pieces.range(..=page.0).next_back()?;

@@ -1,0 +1,143 @@
+//! Maps of a VM whose VMM maps page by page, when they go.
+
+use fermi_spec::addr::{Gpa, SMALL_PAGE};
+use fermi_spec::regs::{Bar0Reg, PmcReg};
+
+use super::scene::{MIB, Scene};
+use super::{A, B, detached};
+use crate::config::{Bus, GpuConfig};
+use crate::event::{Action, Event, Reply, Request, RequestId};
+use crate::manager::Manager;
+use crate::share::SLICE;
+
+/// Pages that A has mapped, no two of them neighbours.
+const PAGES: u64 = 400;
+const FIRST: u64 = 1 << 30;
+
+fn mapped(pins: bool) -> Scene {
+    let mut scene = Scene::with(GpuConfig {
+        frames_arrive_zeroed: true,
+        bus: Bus {
+            pins,
+            ..Bus::default()
+        },
+        ..GpuConfig::default()
+    });
+    for vm in [A, B] {
+        scene.attach(vm, 24);
+    }
+    for page in 0..PAGES {
+        let map = Request::MapRam {
+            gpa: Gpa(FIRST + 2 * page * SMALL_PAGE),
+            bytes: SMALL_PAGE,
+            writable: true,
+        };
+        let asked = scene.ask(A, map);
+        assert_eq!(scene.reply(asked), Some(&Reply::Done), "page {page}");
+    }
+    scene.gives_turns = false;
+    scene.take();
+    scene
+}
+
+fn unmaps(actions: &[Action]) -> usize {
+    let unmaps = |action: &&Action| matches!(action, Action::UnmapDma { .. });
+    actions.iter().filter(unmaps).count()
+}
+
+/// Wakes the core until `is_over`; between any two steps B is answered and the state is saved and read. Returns how many maps went, and in how many
+/// steps.
+fn steps(scene: &mut Scene, is_over: impl Fn(&Scene) -> bool) -> (usize, u32) {
+    let (mut gone, mut steps) = (0, 0);
+    loop {
+        let step = unmaps(&scene.take());
+        assert!(step as u64 <= SLICE / 2_000, "step {steps} took {step} maps");
+        (gone, steps) = (gone + step, steps + u32::from(step > 0));
+        assert!(steps < 10_000);
+        let saved = scene.manager.save();
+        let old = std::mem::replace(&mut scene.manager, Manager::new(GpuConfig::default()));
+        let config = old.config.clone();
+        scene.manager = Manager::load(config, &saved, old.into_volatile()).expect("its own text");
+        assert_eq!(scene.manager.save(), saved);
+        let asked = scene.register(B, Bar0Reg::from(PmcReg::PmcEnable), steps);
+        assert_eq!(scene.reply(asked), Some(&Reply::Done), "step {steps}");
+        scene.take();
+        scene.wake();
+        if is_over(scene) {
+            return (gone + unmaps(&scene.actions), steps);
+        }
+    }
+}
+
+#[test]
+fn maps_of_a_vm_that_ends_go_in_steps_and_others_come_between_them() {
+    for pins in [false, true] {
+        let mut scene = mapped(pins);
+        scene.apply(Event::Detach { vm: A });
+        assert!(!scene.actions.iter().any(detached));
+        let (gone, steps) = steps(&mut scene, |scene| scene.actions.iter().any(detached));
+        // Its RAM of one piece is among them, and its image where maps do not pin.
+        let all = PAGES as usize + 1 + usize::from(!pins);
+        assert_eq!(gone, all, "pins: {pins}");
+        assert!(u64::from(steps) >= PAGES * 2_000 / SLICE, "{steps} steps");
+        // Bus addresses and maps are free for the next one.
+        scene.gives_turns = true;
+        scene.attach(A, 16);
+        let asked = scene.register(A, Bar0Reg::from(PmcReg::PmcEnable), 1);
+        assert_eq!(scene.reply(asked), Some(&Reply::Done));
+    }
+}
+
+#[test]
+fn maps_that_go_with_one_request_go_in_steps_and_it_is_answered_behind_the_last() {
+    let mut scene = mapped(false);
+    let unmap = Request::UnmapRam {
+        gpa: Gpa(FIRST),
+        bytes: (2 * PAGES - 1) * SMALL_PAGE,
+    };
+    let asked: RequestId = scene.ask(A, unmap);
+    assert_eq!(scene.reply(asked), None);
+    // What the VM asks for meanwhile comes behind it.
+    let behind = scene.register(A, Bar0Reg::from(PmcReg::PmcEnable), 1);
+    let (gone, steps) = steps(&mut scene, |scene| scene.reply(asked).is_some());
+    assert_eq!(gone, PAGES as usize);
+    assert!(u64::from(steps) >= PAGES * 2_000 / SLICE, "{steps} steps");
+    scene.gives_turns = true;
+    scene.wake();
+    assert_eq!(scene.reply(behind), Some(&Reply::Done));
+    let again = Request::MapRam {
+        gpa: Gpa(FIRST),
+        bytes: 2 * MIB,
+        writable: true,
+    };
+    let asked = scene.ask(A, again);
+    assert_eq!(scene.reply(asked), Some(&Reply::Done), "the range is free");
+}
+
+#[test]
+fn vm_that_ends_while_its_maps_go_is_rid_of_the_rest() {
+    let mut scene = mapped(false);
+    let unmap = Request::UnmapRam {
+        gpa: Gpa(FIRST),
+        bytes: (2 * PAGES - 1) * SMALL_PAGE,
+    };
+    scene.ask(A, unmap);
+    scene.wake();
+    let before = unmaps(&scene.take());
+    assert!(before < PAGES as usize);
+    scene.apply(Event::Detach { vm: A });
+    let (gone, _) = steps(&mut scene, |scene| scene.actions.iter().any(detached));
+    assert_eq!(before + gone, PAGES as usize + 2);
+}
+
+#[test]
+fn maps_of_an_image_go_in_steps_before_a_reset_is_answered() {
+    let mut scene = mapped(true);
+    let chunks = &mut scene.running().vms.get_mut(&A).expect("it is attached").chunks;
+    let all: Vec<_> = chunks.all().map(|chunk| chunks.whole(chunk)).collect();
+    all.iter().for_each(|&piece| chunks.maps_mut().insert(piece));
+    let reset = scene.ask(A, Request::Reset);
+    let (gone, steps) = steps(&mut scene, |scene| scene.reply(reset).is_some());
+    assert_eq!(gone, all.len());
+    assert!(steps > 1, "{} pages go at once", all.len() * 512);
+}
