@@ -63,6 +63,8 @@ struct Sums {
 pub(crate) struct Laws {
     broken: Option<Violation>,
     quotas: BTreeMap<VmId, Quota>,
+    /// The last move of each VM, and what it copied: both halves of an exchange have one number.
+    last_moves: BTreeMap<VmId, (MoveId, u64)>,
     /// Most VRAM that an operator leaves a VM, if he holds some back.
     held: BTreeMap<VmId, u64>,
     /// Most VRAM that a VM may hold now: its `max`, or what it held when that was lowered.
@@ -229,6 +231,27 @@ impl Laws {
         self.ceilings.insert(vm, max.max(held + coming));
     }
 
+    /// What one suspension copies is bounded, both halves of an exchange together.
+    fn check_suspension(
+        &mut self,
+        world: &World,
+        vm: VmId,
+        (id, copied): (MoveId, u64),
+    ) -> Result<(), Violation> {
+        let last = self.last_moves.insert(vm, (id, copied));
+        let first_half = last.filter(|(last, _)| *last == id).map(|(_, copied)| copied);
+        let config = world.config();
+        let parts = if first_half.is_some() { 2 } else { 1 };
+        let most = config.batch_bytes.max(parts * config.part_bytes);
+        let all = copied + first_half.unwrap_or(0);
+        match all > most {
+            true => Err(Violation(format!(
+                "{all} bytes are copied in one suspension, and {most} may be"
+            ))),
+            false => Ok(()),
+        }
+    }
+
     fn told(&mut self, world: &World, notice: &Notice) -> Result<(), Violation> {
         let sums = notice.vm().and_then(|vm| self.sums.get_mut(&vm));
         match (notice, sums) {
@@ -241,13 +264,6 @@ impl Laws {
                 },
                 Some(sums),
             ) => {
-                let config = world.config();
-                let most = config.batch_bytes.max(config.part_bytes);
-                if *copied > most {
-                    return Err(Violation(format!(
-                        "{copied} bytes are copied in one suspension, and {most} may be"
-                    )));
-                }
                 sums.copied += copied;
                 match direction {
                     Direction::Spill => sums.spilled += bytes,
@@ -260,6 +276,9 @@ impl Laws {
             _ => {}
         }
         self.note_late(notice);
+        if let Notice::Moved { vm, id, copied, .. } = notice {
+            self.check_suspension(world, *vm, (*id, *copied))?;
+        }
         match notice {
             Notice::MoveStarted {
                 vm,

@@ -52,6 +52,8 @@ faults! {
     ExchangedFrameKept,
     /// The last 128 KiB of a part of a chunk are led to where they were.
     PartLeftBehind,
+    /// The parts that turn round in one suspension are as long as those that move alone.
+    HalvesNotHalved,
     /// The old place of a chunk is given up when some of the entries that name it point to the new one.
     PointedInPart,
     /// A chunk of which a part was moved stays as it is.

@@ -79,7 +79,7 @@ impl Running {
             copying_ns: head.copying_ns,
         });
         if let Some(vgpu) = self.vms.get(&vm) {
-            back.part = self.next_part(vgpu, back.direction, &back.chunks);
+            back.part = self.next_part(vgpu, back.direction, &back.chunks, true);
             cx.tell(back.started(vgpu));
         }
         if is_enough {

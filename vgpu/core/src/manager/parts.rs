@@ -12,7 +12,8 @@
 //! * What has begun is ended before anything else moves, but for pages of windows, chunks of others while the VM may not move, and what somebody
 //!   demands: for that a chunk that leaves goes on without a rest, and one that comes waits.
 //! * A spill that the VM's quota does not allow any more goes back, which nothing can forbid: the frames are there.
-//! * An exchange goes on in the suspension of the last part of what leaves, with the first part of what comes.
+//! * An exchange goes on in the suspension of the last part of what leaves, with the first part of what comes: each of the two is half of what a
+//!   suspension may move.
 
 use std::ops::Range;
 
@@ -153,12 +154,14 @@ impl Begun {
 }
 
 impl Running {
-    /// Those 128 KiB of a chunk that the next suspension moves; `None` for all of it, or of several chunks.
+    /// Those 128 KiB of a chunk that the next suspension moves; `None` for all of it, or of several chunks. With `is_exchange` another chunk
+    /// moves the other way in the suspension of its last part if it leaves, and of its first one if it comes.
     pub(super) fn next_part(
         &self,
         vgpu: &Vgpu,
         direction: Direction,
         chunks: &[ChunkNo],
+        is_exchange: bool,
     ) -> Option<Range<u32>> {
         let &[chunk] = chunks else { return None };
         let all = vgpu.chunks.frames_of(chunk);
@@ -173,11 +176,21 @@ impl Running {
             Direction::Spill => all - out,
             Direction::Refill => out,
         };
-        let bytes = self.batch_bytes_max().max(self.config.part_bytes);
-        let most = u32::try_from(bytes / FRAME).unwrap_or(u32::MAX).max(1);
-        // Parts of one length.
-        let parts = left.div_ceil(most).max(1);
-        let part = left.div_ceil(parts);
+        let frames =
+            |bytes: u64| u32::try_from(bytes.max(self.config.part_bytes) / FRAME).unwrap_or(u32::MAX);
+        let most = frames(self.batch_bytes_max()).max(1);
+        let shared = match is_exchange && !planted::is(Fault::HalvesNotHalved) {
+            true => frames(self.batch_bytes_max() / 2).max(1).min(left),
+            false => 0,
+        };
+        // Parts of one length, but for the one that shares its suspension.
+        let alone = left - shared;
+        let length = alone.div_ceil(alone.div_ceil(most).max(1));
+        let part = match direction {
+            Direction::Spill if alone > 0 => length,
+            Direction::Refill if shared == 0 => length,
+            Direction::Spill | Direction::Refill => shared,
+        };
         (part < all).then(|| match direction {
             Direction::Spill => out..out + part,
             Direction::Refill => out - part..out,

@@ -98,7 +98,7 @@ impl Running {
         let mut head = Head::new(self.mover.next_id(), vm, (direction, cause), chunks, cx.now);
         (head.targets, head.then) = (targets, then);
         if let Some(vgpu) = self.vms.get(&vm) {
-            head.part = self.next_part(vgpu, direction, &head.chunks);
+            head.part = self.next_part(vgpu, direction, &head.chunks, !head.then.is_empty());
             cx.tell(head.started(vgpu));
         }
         if reserved == Reserved::All {

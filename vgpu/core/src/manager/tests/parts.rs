@@ -203,11 +203,16 @@ fn exchange_turns_round_in_the_suspension_of_the_last_part() {
     let (mut scene, goes, comes) = exchanging_with(config());
     let frames = frames_of(&mut scene, goes);
     scene.pass(300 * MS);
-    let went = [(Direction::Spill, PART, true); 3];
-    let turned = [(Direction::Spill, PART, false), (Direction::Refill, PART, true)];
-    let came = [(Direction::Refill, PART, true); 3];
+    // The two that share a suspension are half a part each.
+    let alone = [4, 4, 3, 3].map(|frames| frames * FRAME);
+    let went = alone.map(|bytes| (Direction::Spill, bytes, true));
+    let turned = [
+        (Direction::Spill, PART / 2, false),
+        (Direction::Refill, PART / 2, true),
+    ];
+    let came = alone.map(|bytes| (Direction::Refill, bytes, true));
     assert_eq!(moved(&scene), [&went[..], &turned, &came].concat());
-    assert_eq!(pauses(&scene), [false; 7]);
+    assert_eq!(pauses(&scene), [false; 9]);
     assert_eq!(frames_of(&mut scene, comes), frames);
     assert!(scene.chunks_of(A).is_out(goes));
 }
@@ -256,7 +261,7 @@ fn parts_are_what_the_copy_budget_has_time_for() {
         let mut all = vgpu.chunks.all();
         let there = all.find(|&chunk| vgpu.chunks.place(chunk).is_in_vram());
         let there = there.expect("some are backed");
-        assert_eq!(running.next_part(vgpu, Direction::Spill, &[there]), parts);
+        assert_eq!(running.next_part(vgpu, Direction::Spill, &[there], false), parts);
     }
 }
 
