@@ -460,6 +460,7 @@ impl Inspect for Blocked {
             Blocked::Context { request } => ("the context of a channel that leaves the card", request),
             Blocked::Sync(sync) => ("a sync", &sync.request),
             Blocked::Remap(remap) => match remap.stage {
+                RemapStage::Mapping { .. } => ("maps to come onto the bus", &remap.request),
                 RemapStage::Pointing(_) => ("entries to be pointed to its RAM, or away", &remap.request),
                 RemapStage::Flushing => ("the flush after an unmap", &remap.request),
                 RemapStage::Releasing => ("maps to go off the bus", &remap.request),

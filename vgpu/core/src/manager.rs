@@ -54,6 +54,7 @@ mod pauses;
 mod pointing;
 mod preparing;
 mod pressure;
+mod ram_maps;
 mod recovery;
 mod requests;
 pub(crate) mod running;
@@ -66,7 +67,6 @@ mod teardown;
 #[cfg(test)]
 mod tests;
 mod turns;
-mod unmapping;
 mod wakeups;
 mod watchdog;
 mod window_copy;

@@ -34,9 +34,8 @@ pub(crate) struct RamMaps {
     maps: BTreeMap<u64, RamMap>,
     /// Bytes of all of them. A VMM with an IOMMU maps page by page.
     bytes: u64,
-    /// A range that is being unmapped: start and bytes.
-    #[serde(default)]
-    leaving: Option<(u64, u64)>,
+    /// A range that comes or goes, and that no entry leads to meanwhile: start and bytes.
+    hidden: Option<(u64, u64)>,
 }
 
 impl RamMaps {
@@ -103,18 +102,18 @@ impl RamMaps {
     }
 
     /// No entry leads to this range from now on; `None`: each range that is mapped may be named.
-    pub(crate) fn set_leaving(&mut self, range: Option<(Gpa, u64)>) {
-        self.leaving = range.map(|(gpa, bytes)| (gpa.0, bytes));
+    pub(crate) fn hide(&mut self, range: Option<(Gpa, u64)>) {
+        self.hidden = range.map(|(gpa, bytes)| (gpa.0, bytes));
     }
 
-    /// The range that is being unmapped.
-    pub(crate) fn leaving(&self) -> Option<(Gpa, u64)> {
-        self.leaving.map(|(start, bytes)| (Gpa(start), bytes))
+    /// The range that no entry leads to.
+    pub(crate) fn hidden(&self) -> Option<(Gpa, u64)> {
+        self.hidden.map(|(start, bytes)| (Gpa(start), bytes))
     }
 
-    /// Whether the address is being unmapped.
-    pub(crate) fn is_leaving(&self, at: Gpa) -> bool {
-        self.leaving
+    /// Whether the address lies in it.
+    pub(crate) fn is_hidden(&self, at: Gpa) -> bool {
+        self.hidden
             .is_some_and(|(start, bytes)| at.0 >= start && at.0 - start < bytes)
     }
 

@@ -36,7 +36,10 @@ impl Remap {
             gpa,
             bytes,
             is_going,
-            stage: RemapStage::Pointing(Pointing::default()),
+            stage: match is_going {
+                true => RemapStage::Pointing(Pointing::default()),
+                false => RemapStage::Mapping { next: gpa },
+            },
             freed: Vec::new(),
         }
     }
@@ -50,6 +53,8 @@ impl Remap {
 /// How far a range of RAM has come or gone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) enum RemapStage {
+    /// Maps come onto the bus, from that address on.
+    Mapping { next: Gpa },
     /// Entries from there on are still to be changed.
     Pointing(Pointing),
     /// None is left. The card is to forget those of what goes.

@@ -134,22 +134,27 @@ impl Vgpu {
             let fits = usize::from(*channel) < CHANNELS && block.len() as u64 == INSTANCE_BYTES;
             Unsound::unless(fits, "a bind of no channel, or without its whole instance block")?;
         }
-        let going = match &self.blocked {
+        let hidden = match &self.blocked {
             Some(Blocked::Remap(remap)) => {
-                // What comes is answered with its last entry.
+                // What comes is answered with its last entry, what goes with its last map.
                 Unsound::unless(
-                    remap.is_going || matches!(remap.stage, RemapStage::Pointing(_)),
-                    "a map of RAM that waits for nothing",
+                    match remap.stage {
+                        RemapStage::Mapping { next } => !remap.is_going && next >= remap.gpa,
+                        RemapStage::Pointing(_) => true,
+                        RemapStage::Flushing | RemapStage::Releasing => remap.is_going,
+                    },
+                    "a range of RAM that waits for what it does not need",
                 )?;
-                remap.is_going.then_some((remap.gpa, remap.bytes))
+                let comes = matches!(remap.stage, RemapStage::Mapping { .. });
+                (remap.is_going || comes).then_some((remap.gpa, remap.bytes))
             }
             _ => None,
         };
         // One that leaves has forgotten what it asked for.
-        let is_known = going == self.ram.leaving() || self.is_detaching();
+        let is_known = hidden == self.ram.hidden() || self.is_detaching();
         Unsound::unless(
             is_known,
-            "RAM is being unmapped that nobody asked to unmap, or the other way round",
+            "RAM comes or goes that nobody asked for, or the other way round",
         )?;
         let resets = matches!(self.blocked, Some(Blocked::Reset { .. }));
         Unsound::unless(

@@ -179,7 +179,7 @@ impl Placements for Whereabouts<'_> {
     }
 
     fn ram(&self, at: Gpa) -> Placement {
-        if self.ram.is_leaving(at) {
+        if self.ram.is_hidden(at) {
             return Placement::Outside;
         }
         match self.ram.locate(at) {

@@ -139,6 +139,7 @@ impl Running {
     /// Goes on with a range of RAM that comes or goes, as far as the VM has its turn; the first step is taken in any case. `None`: it waits, and
     /// has been put back. `Some(Step::Done)`: it was answered.
     pub(super) fn advance_remap(&mut self, vm: VmId, mut remap: Remap, cx: &mut Cx<'_>) -> Option<Step> {
+        self.map_some_ram(vm, &mut remap, cx);
         while let RemapStage::Pointing(from) = remap.stage
             && (from == Pointing::default() || self.has_turn(vm, cx.now))
         {

@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 
-use fermi_spec::addr::Gpa;
 use fermi_spec::regs::{VgaReg, Width};
 use mmio::{Bar0Read, Bar0Write, decode_read, decode_write};
 use planted::Fault;
@@ -13,17 +12,13 @@ use super::running::Running;
 use crate::contained::contained;
 use crate::device::effect::Effect;
 use crate::device::pci::{self, ConfigSpace};
-use crate::device::ram::RamMap;
 use crate::device::tables::Reader;
 use crate::device::{Blocked, LeaveStage, Queued, Remap, SyncStage, Vgpu};
-use crate::event::{Action, HostMemory, Place, Refusal, Reply, Request, RequestId, Token, VmId};
+use crate::event::{Action, HostMemory, Reply, Request, RequestId, Token, VmId};
 use crate::memory::GuestPage;
 use crate::notice::Notice;
 use crate::reason::Inconsistency;
 use crate::share::PAGE_FETCHED;
-
-/// Work for a piece of a VM's bus addresses that a search for free ones looks at.
-const ADDRESS_LOOKED_AT: u64 = 10;
 
 /// How executing a request ended.
 pub(super) enum Step {
@@ -199,13 +194,9 @@ impl Running {
             }
             Request::MapRam { gpa, bytes, writable } => {
                 let (gpa, bytes) = (*gpa, *bytes);
-                match self.map_ram(vm, gpa, bytes, *writable, cx) {
-                    // Entries that named RAM before the device reached it lead there now: the guest has no reason to change them. The card
-                    // keeps no translation of an entry that is not present, so nothing is flushed.
-                    Reply::Done if !planted::is(Fault::MappedRamNotReached) => {
-                        Step::Blocked(Blocked::Remap(Remap::new(queued, (gpa, bytes), false)))
-                    }
-                    reply => Step::Done(reply),
+                match self.reserve_ram(vm, (gpa, bytes), *writable, cx) {
+                    Ok(()) => Step::Blocked(Blocked::Remap(Remap::new(queued, (gpa, bytes), false))),
+                    Err(refusal) => Step::Done(Reply::Refused(refusal)),
                 }
             }
             Request::UnmapRam { gpa, bytes } => {
@@ -380,66 +371,6 @@ impl Running {
         if through != before {
             cx.actions.push(Action::LetInterrupts { vm, through });
         }
-    }
-
-    fn map_ram(&mut self, vm: VmId, gpa: Gpa, bytes: u64, writable: bool, cx: &mut Cx<'_>) -> Reply {
-        let Some(vgpu) = self.vms.get_mut(&vm) else {
-            return Reply::Refused(Refusal::NotAttached);
-        };
-        if let Err(refusal) = vgpu.ram.check(gpa, bytes) {
-            return Reply::Refused(refusal);
-        }
-        let (mapped, most) = (vgpu.ram.bytes(), vgpu.config.ram);
-        let fits = bytes <= most.saturating_sub(mapped);
-        let (found, looked_at) = match fits {
-            true => vgpu.bus.allocate(bytes, Some(vm)),
-            false => (None, 0),
-        };
-        vgpu.share.charge(looked_at * ADDRESS_LOOKED_AT);
-        let iova = match found {
-            Some(iova) if self.iova.check_held(&vgpu.bus, vm, iova, bytes).is_err() => {
-                self.inconsistent(vm, Inconsistency::on_bus(iova));
-                return Reply::Refused(Refusal::NotAttached);
-            }
-            Some(iova) if self.iova.reserve_ram_map(vgpu.ram.count(), vm) => iova,
-            Some(iova) => {
-                // It was given just now.
-                let _ = vgpu.bus.release(iova, vm);
-                return Reply::Refused(Refusal::TooManyMaps);
-            }
-            None => {
-                let what = || match fits {
-                    false => format!(
-                        "a map of {}K of RAM is refused: {}K are mapped, and its `ram` is {}M",
-                        bytes >> 10,
-                        mapped >> 10,
-                        most >> 20
-                    ),
-                    true => format!(
-                        "a map of {}K of RAM is refused: its bus addresses have no room of that size in one piece",
-                        bytes >> 10
-                    ),
-                };
-                self.guest_error(vm, what, cx);
-                return Reply::Refused(Refusal::TooMuchRam);
-            }
-        };
-        vgpu.ram.insert(
-            gpa,
-            RamMap {
-                bytes,
-                iova,
-                writable,
-            },
-        );
-        cx.actions.push(Action::MapDma {
-            iova,
-            bytes,
-            memory: Place::Ram { vm, gpa },
-            writable,
-            refusable: false,
-        });
-        Reply::Done
     }
 
     /// Starts fetching pages of guest tables that lie in VRAM.

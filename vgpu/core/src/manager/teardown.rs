@@ -21,7 +21,7 @@ use super::Cx;
 use super::requests::Step;
 use super::running::Running;
 use crate::contained::contained;
-use crate::device::{Blocked, Channel, Leave, LeaveStage, Queued, Remap, SyncCause, Vgpu};
+use crate::device::{Blocked, Channel, Leave, LeaveStage, Queued, Remap, RemapStage, SyncCause, Vgpu};
 use crate::event::{Action, Refusal, Reply, VmId};
 use crate::host::card::Off;
 use crate::host::{Job, PhysChannel};
@@ -147,7 +147,7 @@ impl Running {
         if vgpu.ram.covering(gpa, bytes).is_none() {
             return Step::Done(Reply::Refused(Refusal::NoSuchMap));
         }
-        vgpu.ram.set_leaving(Some((gpa, bytes)));
+        vgpu.ram.hide(Some((gpa, bytes)));
         Step::Blocked(Blocked::Remap(Remap::new(request, (gpa, bytes), true)))
     }
 
@@ -188,6 +188,10 @@ impl Running {
             }
             Some(Blocked::Remap(remap)) => {
                 vgpu.orphans.extend(remap.freed);
+                if let RemapStage::Mapping { next } = remap.stage {
+                    let end = remap.gpa.offset(remap.bytes);
+                    self.forget_ram(vm, (next, end.0 - next.0));
+                }
                 None
             }
             _ => None,

@@ -22,11 +22,11 @@ mod parts;
 mod pointing;
 mod preparing;
 mod quotas;
+mod ram_maps;
 mod scene;
 mod shown;
 mod standing;
 mod turns;
-mod unmapping;
 
 use fermi_spec::addr::{Gpa, GuestVramAddr};
 use fermi_spec::bar::Bar;

@@ -212,13 +212,13 @@ fn unmap_under_way_is_read_back_and_refused_without_its_range() {
     let unmap = scene.ask(A, Request::UnmapRam { gpa, bytes });
     assert_eq!(scene.reply(unmap), None);
     let whole = scene.manager.save();
-    let range = format!(r#""leaving":[0,{bytes}]"#);
-    assert!(whole.contains(&range), "no range leaves");
+    let range = format!(r#""hidden":[0,{bytes}]"#);
+    assert!(whole.contains(&range), "no range is hidden");
     let config = GpuConfig {
         frames_arrive_zeroed: true,
         ..GpuConfig::default()
     };
-    let torn = whole.replacen(&range, r#""leaving":null"#, 1);
+    let torn = whole.replacen(&range, r#""hidden":null"#, 1);
     let volatile = scene.manager.into_volatile();
     let read = Manager::load(config.clone(), &whole, volatile).expect("its own text");
     assert_eq!(read.save(), whole);
@@ -226,5 +226,8 @@ fn unmap_under_way_is_read_back_and_refused_without_its_range() {
     let error = error
         .expect_err("nothing leaves that is to be unmapped")
         .to_string();
-    assert!(error.contains("RAM is being unmapped"), "{error}");
+    assert!(
+        error.contains("RAM comes or goes that nobody asked for"),
+        "{error}"
+    );
 }
