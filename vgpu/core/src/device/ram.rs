@@ -26,6 +26,8 @@ pub(crate) struct RamMap {
     pub(crate) bytes: u64,
     pub(crate) iova: Iova,
     pub(crate) writable: bool,
+    /// The range that was asked for begins with it; the others of that follow it without a gap.
+    pub(crate) is_first: bool,
 }
 
 /// A VM's maps, by start.
@@ -66,7 +68,11 @@ impl RamMaps {
         let mut end = 0;
         for (&start, map) in &self.maps {
             let after = start.checked_add(map.bytes).filter(|after| {
-                start >= end && *after <= GPA_END && map.bytes > 0 && start.is_multiple_of(SMALL_PAGE)
+                start >= end
+                    && (map.is_first || start == end)
+                    && *after <= GPA_END
+                    && map.bytes > 0
+                    && start.is_multiple_of(SMALL_PAGE)
             });
             end = after.ok_or_else(|| Unsound::new("a map of RAM overlaps another, or lies nowhere"))?;
         }
@@ -81,7 +87,7 @@ impl RamMaps {
         }
     }
 
-    /// The maps that cover a range exactly, in order; `None` if they do not.
+    /// The maps of the ranges that cover a range exactly, in order; `None` if it cuts one, or covers more.
     pub(crate) fn covering(&self, gpa: Gpa, bytes: u64) -> Option<Vec<(Gpa, RamMap)>> {
         let end = gpa.0.checked_add(bytes)?;
         let found: Vec<_> = self
@@ -92,7 +98,8 @@ impl RamMaps {
         let first = found.first()?;
         let last = found.last()?;
         let is_whole = last.0.0 + last.1.bytes == end || planted::is(Fault::PartUnmapped);
-        (first.0 == gpa && is_whole).then_some(found)
+        let is_cut = self.maps.get(&end).is_some_and(|next| !next.is_first);
+        (first.0 == gpa && first.1.is_first && is_whole && !is_cut).then_some(found)
     }
 
     /// The first map that begins in a range.
@@ -118,7 +125,14 @@ impl RamMaps {
     }
 
     pub(crate) fn remove(&mut self, gpa: Gpa) {
-        self.bytes -= self.maps.remove(&gpa.0).map_or(0, |map| map.bytes);
+        let Some(gone) = self.maps.remove(&gpa.0) else {
+            return;
+        };
+        self.bytes -= gone.bytes;
+        if let Some(next) = self.maps.get_mut(&(gpa.0 + gone.bytes)) {
+            // What is left of the range begins with it.
+            next.is_first = true;
+        }
     }
 
     pub(crate) fn all(&self) -> impl Iterator<Item = (Gpa, RamMap)> {
@@ -483,6 +497,7 @@ mod tests {
             bytes,
             iova: Iova(iova),
             writable: true,
+            is_first: true,
         }
     }
 

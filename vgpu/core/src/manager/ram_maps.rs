@@ -4,7 +4,7 @@
 //! of all of a guest's RAM takes as long as it takes to have and pin that, seconds for a large guest, so it comes in pieces, each of which is a map
 //! of its own. A map that comes or goes is a system call there, and an entry of a table on a software card.
 
-use fermi_spec::addr::{Gpa, SMALL_PAGE};
+use fermi_spec::addr::{Gpa, Iova, SMALL_PAGE};
 
 use super::Cx;
 use super::images::{check_image, unmap_pieces};
@@ -62,7 +62,13 @@ impl Running {
         let mut reserved = 0;
         while reserved < bytes {
             let (at, length) = (gpa.offset(reserved), piece.min(bytes - reserved));
-            if let Err(refusal) = self.reserve_map(vm, (at, length), writable) {
+            let map = RamMap {
+                bytes: length,
+                iova: Iova(0),
+                writable,
+                is_first: reserved == 0,
+            };
+            if let Err(refusal) = self.reserve_map(vm, at, map) {
                 self.forget_ram(vm, (gpa, reserved));
                 if refusal == Refusal::TooMuchRam {
                     let what = || {
@@ -83,12 +89,13 @@ impl Running {
         Ok(())
     }
 
-    fn reserve_map(&mut self, vm: VmId, (gpa, bytes): (Gpa, u64), writable: bool) -> Result<(), Refusal> {
+    /// Gives a map bus addresses.
+    fn reserve_map(&mut self, vm: VmId, gpa: Gpa, map: RamMap) -> Result<(), Refusal> {
         let vgpu = self.vms.get_mut(&vm).ok_or(Refusal::NotAttached)?;
-        let (found, looked_at) = vgpu.bus.allocate(bytes, Some(vm));
+        let (found, looked_at) = vgpu.bus.allocate(map.bytes, Some(vm));
         vgpu.share.charge(looked_at * ADDRESS_LOOKED_AT);
         let iova = found.ok_or(Refusal::TooMuchRam)?;
-        if self.iova.check_held(&vgpu.bus, vm, iova, bytes).is_err() {
+        if self.iova.check_held(&vgpu.bus, vm, iova, map.bytes).is_err() {
             self.inconsistent(vm, Inconsistency::on_bus(iova));
             return Err(Refusal::NotAttached);
         }
@@ -97,12 +104,7 @@ impl Running {
             let _ = vgpu.bus.release(iova, vm);
             return Err(Refusal::TooManyMaps);
         }
-        let map = RamMap {
-            bytes,
-            iova,
-            writable,
-        };
-        vgpu.ram.insert(gpa, map);
+        vgpu.ram.insert(gpa, RamMap { iova, ..map });
         Ok(())
     }
 

@@ -252,3 +252,30 @@ fn ram_for_which_there_are_too_few_maps_leaves_nothing_behind() {
     }
     assert!(mapped > 0);
 }
+
+#[test]
+fn part_of_a_range_cannot_be_unmapped_however_many_maps_it_has() {
+    let (mut scene, asked) = large(64 * MIB);
+    scene.gives_turns = true;
+    scene.wake();
+    while scene.reply(asked).is_none() {
+        scene.wake();
+    }
+    let unmap = |at: u64, bytes| Request::UnmapRam {
+        gpa: Gpa(2 * FIRST + at),
+        bytes,
+    };
+    for part in [
+        unmap(0, 4 * MIB),
+        unmap(4 * MIB, 60 * MIB),
+        unmap(4 * MIB, 4 * MIB),
+    ] {
+        let asked = scene.ask(A, part);
+        assert_eq!(scene.reply(asked), Some(&Reply::Refused(Refusal::NoSuchMap)));
+    }
+    scene.gives_turns = false;
+    scene.take();
+    let asked = scene.ask(A, unmap(0, 64 * MIB));
+    let (gone, steps) = steps(&mut scene, |scene| scene.reply(asked).is_some());
+    assert_eq!((gone, steps), (16, 8));
+}
