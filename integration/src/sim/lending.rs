@@ -5,8 +5,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use fermi_spec::addr::VramAddr;
+use fermi_spec::addr::{Aperture, VramAddr};
 use fermi_spec::engine::Engine;
+use fermi_spec::instance::{offset, userd};
 use fermi_spec::regs::PfifoReg;
 use fermi_spec::regs::pfifo::{
     ChannelInstance, ChannelState, EngineStatus, RUNLIST_PENDING, RunlistBase, RunlistCommit,
@@ -47,12 +48,16 @@ struct Entry {
     state: ChannelState,
     is_listed: bool,
     is_on_engine: bool,
+    /// It has entries in its ring that were not fetched. The doorbell that the broker rings behind a move is work to a card that does not come to
+    /// look at the ring, as one whose preempt never ends, though there may be none.
+    is_behind: bool,
 }
 
 impl Entry {
     fn works(&self) -> bool {
         let Self { state, is_listed, .. } = self;
-        *is_listed && state.runnable() && state.pending() && !state.acquire_pending()
+        let has_more = self.is_behind || self.is_on_engine || state.loaded();
+        *is_listed && has_more && state.runnable() && state.pending() && !state.acquire_pending()
     }
 
     fn has_nothing(&self) -> bool {
@@ -94,6 +99,21 @@ impl Simulation {
         busy.map(|status| status.channel().into()).collect()
     }
 
+    /// Whether the channel's ring has entries that it has not fetched, by its USERD where that is the broker's; `true` where it is not.
+    fn is_behind(&self, instance: VramAddr) -> bool {
+        let [pointer] = self.world.read_arena_words(instance.offset(offset::USERD_LO), 1)[..] else {
+            return true;
+        };
+        let page = VramAddr(pointer & !0xfff & ((1 << 40) - 1));
+        if Aperture::from_bits(pointer as u8) != Aperture::Vram {
+            return true;
+        }
+        let [get_and_put] = self.world.read_arena_words(page.offset(userd::GP_GET), 1)[..] else {
+            return true;
+        };
+        get_and_put as u32 != (get_and_put >> 32) as u32
+    }
+
     /// What each VM has on the card now.
     fn on_card(&mut self, audit: &Audit) -> OnCard {
         let listed = self.runlist();
@@ -103,12 +123,14 @@ impl Simulation {
                 ChannelInstance::from_bits(self.world.register(PfifoReg::ChannelInstance(channel)));
             let state = ChannelState::from_bits(self.world.register(PfifoReg::ChannelState(channel)));
             let is_listed = listed.as_ref().is_some_and(|listed| listed.contains(&channel));
+            let block = VramAddr(instance.instance().0);
             let entry = Entry {
                 state,
                 is_listed,
                 is_on_engine: on_engines.contains(&channel),
+                is_behind: instance.valid() && self.is_behind(block),
             };
-            instance.valid().then(|| (VramAddr(instance.instance().0), entry))
+            instance.valid().then_some((block, entry))
         });
         let entries: BTreeMap<VramAddr, Entry> = entries.collect();
         let doing = audit.vms.iter().map(|vm| {
