@@ -5,15 +5,14 @@
 //! of its own. A map that comes or goes is a system call there, and an entry of a table on a software card.
 
 use fermi_spec::addr::{Gpa, Iova, SMALL_PAGE};
+use planted::Fault;
 
 use super::Cx;
 use super::images::{check_image, unmap_pieces};
 use super::requests::Step;
 use super::running::Running;
-use crate::device::ram::{GPA_END, RamMap};
-use planted::Fault;
-
 use crate::config::BUS_UNIT;
+use crate::device::ram::{GPA_END, RamMap};
 use crate::device::{Blocked, Pointing, Remap, RemapStage};
 use crate::event::{Action, Place, Refusal, Reply, VmId};
 use crate::reason::Inconsistency;
@@ -245,7 +244,7 @@ impl Running {
         true
     }
 
-    /// Takes maps that begin in a range off the bus as long as their VM has its turn. `true`: none is left.
+    /// Takes maps that begin in a range off the bus, as long as their VM has its turn. `true`: none is left.
     fn release_maps(
         &mut self,
         vm: VmId,
@@ -273,6 +272,7 @@ impl Running {
         (start, map): (Gpa, RamMap),
         cx: &mut Cx<'_>,
     ) -> Result<(), Inconsistency> {
+        let work = self.work_of_map(map.bytes);
         let Some(vgpu) = self.vms.get_mut(&vm) else {
             return Ok(());
         };
@@ -280,12 +280,7 @@ impl Running {
         vgpu.bus.release(map.iova, vm)?;
         self.iova.release_map(vm)?;
         vgpu.ram.remove(start);
-        let pinned = if self.config.bus.pins {
-            map.bytes / SMALL_PAGE
-        } else {
-            0
-        };
-        vgpu.share.charge(MAP_CHANGED + pinned * PAGE_PINNED);
+        vgpu.share.charge(work);
         cx.actions.push(Action::UnmapDma {
             iova: map.iova,
             bytes: map.bytes,

@@ -40,6 +40,15 @@ fn mapped(pins: bool) -> Scene {
     scene
 }
 
+/// Asks for all of A's pages to go.
+fn unmap_pages(scene: &mut Scene) -> RequestId {
+    let unmap = Request::UnmapRam {
+        gpa: Gpa(FIRST),
+        bytes: (2 * PAGES - 1) * SMALL_PAGE,
+    };
+    scene.ask(A, unmap)
+}
+
 fn unmaps(actions: &[Action]) -> usize {
     let unmaps = |action: &&Action| matches!(action, Action::UnmapDma { .. });
     actions.iter().filter(unmaps).count()
@@ -95,11 +104,7 @@ fn maps_of_a_vm_that_ends_go_in_steps_and_others_come_between_them() {
 #[test]
 fn maps_that_go_with_one_request_go_in_steps_and_it_is_answered_behind_the_last() {
     let mut scene = mapped(false);
-    let unmap = Request::UnmapRam {
-        gpa: Gpa(FIRST),
-        bytes: (2 * PAGES - 1) * SMALL_PAGE,
-    };
-    let asked: RequestId = scene.ask(A, unmap);
+    let asked = unmap_pages(&mut scene);
     assert_eq!(scene.reply(asked), None);
     // What the VM asks for meanwhile comes behind it.
     let behind = scene.register(A, Bar0Reg::from(PmcReg::PmcEnable), 1);
@@ -121,11 +126,7 @@ fn maps_that_go_with_one_request_go_in_steps_and_it_is_answered_behind_the_last(
 #[test]
 fn vm_that_ends_while_its_maps_go_is_rid_of_the_rest() {
     let mut scene = mapped(false);
-    let unmap = Request::UnmapRam {
-        gpa: Gpa(FIRST),
-        bytes: (2 * PAGES - 1) * SMALL_PAGE,
-    };
-    scene.ask(A, unmap);
+    unmap_pages(&mut scene);
     scene.wake();
     let before = unmaps(&scene.take());
     assert!(before < PAGES as usize);
