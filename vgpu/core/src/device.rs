@@ -21,6 +21,7 @@ use crate::notice::SyncWait;
 use crate::reason::Inconsistency;
 use crate::share::{REQUEST, Share};
 
+mod activity;
 mod board;
 mod channel;
 pub(crate) mod contexts;
@@ -48,7 +49,8 @@ pub(crate) mod units;
 pub(crate) mod window_layout;
 pub(crate) mod work;
 
-pub(crate) use channel::{Activity, Channel, Parked, Said};
+pub(crate) use activity::Activity;
+pub(crate) use channel::{Channel, Parked, Said};
 use contexts::{Buffers, Contexts, Decoy, Kept};
 pub(crate) use leave::{Leave, LeaveStage};
 use pci::ConfigSpace;
