@@ -78,7 +78,7 @@ fn state_of_another_version_is_refused_whatever_it_holds() {
     let error = load(r#"{"vramd_state":99,"cards":[]}"#);
     assert_eq!(
         error.to_string(),
-        "it has format 99, this program reads format 16"
+        "it has format 99, this program reads format 17"
     );
 }
 

@@ -156,7 +156,7 @@ pub struct GpuConfig {
     /// Period of the refill pass, nanoseconds.
     pub refill_period_ns: u64,
     /// A VM lends its memory to those that work when its guest has not used the GPU for so long, and for eight times as long as a
-    /// copy of it would take, nanoseconds. 0: never.
+    /// copy of it would take, nanoseconds; sooner, if it rests for long as a habit (decision 0037). 0: never.
     #[serde(default)]
     pub lends_after_ns: u64,
     /// Most bytes moved in one suspension.

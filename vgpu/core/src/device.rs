@@ -50,6 +50,8 @@ pub(crate) mod window_layout;
 pub(crate) mod work;
 
 pub(crate) use activity::Activity;
+#[cfg(test)]
+pub(crate) use activity::BREAK_NS;
 pub(crate) use channel::{Channel, Parked, Said};
 use contexts::{Buffers, Contexts, Decoy, Kept};
 pub(crate) use leave::{Leave, LeaveStage};

@@ -6,7 +6,7 @@
 use fermi_spec::addr::SMALL_PAGE;
 
 /// Number of the format that [`Manager::save`](crate::Manager::save) writes.
-pub(crate) const FORMAT: u32 = 16;
+pub(crate) const FORMAT: u32 = 17;
 
 /// Why a state cannot be loaded.
 #[derive(Debug, thiserror::Error)]

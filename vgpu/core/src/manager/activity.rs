@@ -4,7 +4,8 @@
 //! have not rung for a period: CHANNEL_STATE says whether something is in the ring or on the engine, and whether it waits for
 //! a semaphore, which is no use of memory. Some channels of each VM are asked at a time, in turn, and the VM pays for it.
 //!
-//! A VM none of whose channels has work rests, and lends its memory after a while ([`Running::note_lenders`], decision 0037).
+//! A VM none of whose channels has work rests, and lends its memory after a while ([`Running::note_lenders`], decision 0037): soon, if it rests
+//! for long as a habit (`device::activity`).
 
 use fermi_spec::bar::Bar;
 use fermi_spec::regs::PfifoReg;
@@ -54,17 +55,22 @@ impl Vgpu {
         if was_at_work || channel.is_at_work() {
             self.activity.used_at = now;
         }
+        if channel.is_at_work() {
+            self.activity.rests.found_at_work(now);
+        }
         Some(channel)
     }
 
     /// Its guest uses the GPU, or is about to. `true`: the VM had lent its memory, which comes back with the next pass.
     pub(super) fn uses_gpu(&mut self, now: Tick) -> bool {
+        self.activity.rests.end(now);
         self.activity.used_at = now;
         std::mem::take(&mut self.activity.lends)
     }
 
     /// An operator has let its channels go: those that rang meanwhile have work, whatever the card has said since. `true`: the VM had lent its memory.
     pub(super) fn note_let_go(&mut self, now: Tick) -> bool {
+        self.activity.rests.forget();
         let due = self
             .channels
             .values_mut()
@@ -83,13 +89,18 @@ impl Vgpu {
         waits_for_number || self.channels.values().any(Channel::is_at_work)
     }
 
-    /// Whether its guest has rested for as long as `lends_after_ns`, and as what it lends would take to be copied out and back.
-    fn has_rested(&self, lends_after_ns: u64, forecast: Forecast, now: Tick) -> bool {
+    /// Whether its guest has rested for as long as `lends_after_ns`, or as long as it has to if it rests for long as a habit; and in any case for as long
+    /// as what it lends would take to be copied out and back.
+    fn has_rested(&self, lends_after_ns: u64, pays_ns: u64, now: Tick) -> bool {
+        let rests_ns = now.since(self.activity.used_at);
+        rests_ns >= lends_after_ns.max(pays_ns) || self.activity.rests.has_begun_a_long_one(now)
+    }
+
+    /// Time of rest that pays for the copies of what it would lend.
+    fn rest_pays_ns(&self, forecast: Forecast) -> u64 {
         let sums = self.chunks.sums();
-        let pays_ns = forecast
-            .copy_ns(sums.active + sums.wanted)
-            .saturating_mul(REST_FACTOR);
-        now.since(self.activity.used_at) >= lends_after_ns.max(pays_ns)
+        let copy_ns = forecast.copy_ns(sums.active + sums.wanted);
+        copy_ns.saturating_mul(REST_FACTOR)
     }
 
     /// Channels that may have work of which nothing was heard since `before`: some, in turn.
@@ -170,10 +181,14 @@ impl Running {
     }
 
     fn note_answer(&mut self, (vm, v): (VmId, u8), said: &Said, now: Tick) {
+        let lends_after_ns = self.config.lends_after_ns;
         let Some(vgpu) = self.vms.get_mut(&vm) else { return };
         let channel = vgpu.note_state(v, said, now);
         let works = |channel: &&mut Channel| said.state.pending() && !channel.waits;
         let Some(space) = channel.filter(works).map(|channel| channel.space) else {
+            // Found at rest, and it will be for long.
+            let lends_soon = !vgpu.is_at_work() && vgpu.activity.rests.has_begun_a_long_one(now);
+            self.pass_wanted |= lends_soon && !vgpu.activity.lends && lends_after_ns > 0;
             return;
         };
         // A semaphore was released, perhaps.
@@ -190,8 +205,10 @@ impl Running {
     pub(super) fn note_lenders(&mut self, now: Tick) {
         let after = self.config.lends_after_ns;
         for vgpu in self.vms.values_mut().filter(|_| after > 0) {
-            let rests = vgpu.activity.lends || vgpu.has_rested(after, self.forecast, now);
-            vgpu.activity.lends = !vgpu.is_at_work() && rests && !planted::is(Fault::RestNotSeen);
+            let (is_at_work, pays_ns) = (vgpu.is_at_work(), vgpu.rest_pays_ns(self.forecast));
+            vgpu.activity.rests.note_pass(is_at_work, pays_ns);
+            let rests = vgpu.activity.lends || vgpu.has_rested(after, pays_ns, now);
+            vgpu.activity.lends = !is_at_work && rests && !planted::is(Fault::RestNotSeen);
         }
     }
 }

@@ -4,7 +4,7 @@ use fermi_spec::regs::{Bar0Reg, PfifoReg, pfifo::ChannelState};
 
 use super::scene::{MIB, MS, Scene};
 use crate::config::{GpuConfig, Hold, Quota};
-use crate::device::Said;
+use crate::device::{BREAK_NS, Said};
 use crate::event::{Action, Event, Tick, VmId};
 use crate::host::Job;
 
@@ -175,6 +175,12 @@ impl Two {
         }
     }
 
+    /// Milliseconds of rest after which the second lends as a habit, a fourth of a long rest.
+    fn soon_ms(&mut self) -> u64 {
+        let forecast = self.scene.running().forecast;
+        (8 * forecast.copy_ns(54 * MIB)).max(BREAK_NS).div_ceil(MS)
+    }
+
     /// MiB in VRAM.
     fn resident(&self) -> [u64; 2] {
         [A, B].map(|vm| self.scene.resident(vm) / MIB)
@@ -197,6 +203,66 @@ fn who_rests_lends_and_has_it_back_with_its_first_doorbell() {
     );
     two.work([A, B], 200);
     assert!(two.is_even(), "{:?} MiB", two.resident());
+}
+
+/// One that rests for a second, works for a fifth of one, and so on, for so many times.
+fn take_turns(two: &mut Two, times: u32) {
+    for _ in 0..times {
+        two.work([A], 1_000);
+        two.work([A, B], 200);
+    }
+}
+
+#[test]
+fn who_rests_for_long_as_a_habit_lends_soon() {
+    let mut two = Two::with(30_000 * MS);
+    let shares = two.resident();
+    take_turns(&mut two, 1);
+    two.work([A], 1_000);
+    assert_eq!(two.resident(), shares, "one long rest is no habit");
+    two.work([A, B], 200);
+    let soon_ms = two.soon_ms();
+    two.work([A], soon_ms - 20);
+    assert_eq!(two.resident(), shares, "it may be a break");
+    two.work([A], 200);
+    assert_eq!(two.resident()[1], 0);
+    two.work([A, B], 200);
+    assert!(two.is_even(), "{:?} MiB", two.resident());
+}
+
+#[test]
+fn habit_ends_with_a_short_rest() {
+    let mut two = Two::with(30_000 * MS);
+    take_turns(&mut two, 2);
+    let short_ms = 2 * two.soon_ms();
+    two.work([A], short_ms);
+    assert_eq!(two.resident()[1], 0, "it has lent");
+    two.work([A, B], 300);
+    let shares = two.resident();
+    assert!(two.is_even(), "{shares:?} MiB");
+    for _ in 0..2 {
+        two.work([A], 1_000);
+        assert_eq!(two.resident(), shares);
+        two.work([A, B], 200);
+    }
+    two.work([A], 400);
+    assert_eq!(two.resident()[1], 0, "two long ones are a habit again");
+}
+
+/// It is not its guest's habit that an operator keeps it from working.
+#[test]
+fn time_for_which_a_vm_was_suspended_is_no_habit() {
+    let mut two = Two::with(30_000 * MS);
+    for _ in 0..3 {
+        suspend(&mut two.scene, B, true);
+        two.ring([B]);
+        two.work([A], 1_000);
+        suspend(&mut two.scene, B, false);
+        two.work([A, B], 200);
+    }
+    let shares = two.resident();
+    two.work([A], 400);
+    assert_eq!(two.resident(), shares);
 }
 
 #[test]
@@ -331,6 +397,7 @@ fn suspended_vm_lends_when_its_work_is_done_and_not_before() {
 fn nobody_lends_where_that_is_switched_off() {
     let mut two = Two::with(0);
     let shares = two.resident();
+    take_turns(&mut two, 3);
     two.work([A], 10_000);
     assert_eq!(two.resident(), shares);
 }
@@ -344,10 +411,17 @@ fn memory_is_lent_to_those_alone_who_want_it() {
     assert_eq!(two.resident(), shares, "both rest");
 }
 
-/// A guest that lends as soon as it may, and works as soon as it has lent. All that moves is counted, the neighbour's memory too.
+/// A guest that lends as soon as it may, and works as soon as it has lent, or when its rest was so long that the next one may be short. All that
+/// moves is counted, the neighbour's memory too.
 #[test]
 fn who_rests_and_works_as_fast_as_it_pays_takes_a_third_of_the_link_at_most() {
-    let mut two = Two::with(MS);
+    for (lends_after_ns, rest_ms) in [(MS, 0), (30_000 * MS, 310)] {
+        lend_and_work(lends_after_ns, rest_ms);
+    }
+}
+
+fn lend_and_work(lends_after_ns: u64, rest_ms: u64) {
+    let mut two = Two::with(lends_after_ns);
     let copy_ns = two.scene.running().forecast.copy_ns(MIB);
     let moved = |two: &Two| {
         let accounts = [A, B].map(|vm| two.scene.manager.account(vm).cloned().unwrap_or_default());
@@ -355,12 +429,15 @@ fn who_rests_and_works_as_fast_as_it_pays_takes_a_third_of_the_link_at_most() {
         bytes.iter().sum::<u64>()
     };
     let (before, start) = (moved(&two), two.scene.now);
-    let mut lent = 0;
+    let (mut lent, mut rested_ms) = (0, 0);
     for _ in 0..3_000 {
         two.work([A], 10);
-        if two.resident()[1] == 0 {
-            lent += 1;
+        rested_ms += 10;
+        if two.resident()[1] == 0 || rested_ms == 1_000 {
+            lent += u32::from(two.resident()[1] == 0);
+            two.work([A], rest_ms.saturating_sub(rested_ms));
             two.work([A, B], 10);
+            rested_ms = 0;
         }
     }
     let (moved_mib, passed) = ((moved(&two) - before) / MIB, two.scene.now - start);
@@ -368,6 +445,6 @@ fn who_rests_and_works_as_fast_as_it_pays_takes_a_third_of_the_link_at_most() {
     let part = moved_mib * copy_ns * 1000 / passed;
     assert!(
         part <= 334,
-        "{moved_mib} MiB are {part} thousandths of the link's time"
+        "{moved_mib} MiB are {part} thousandths of the link's time, with rests of {rest_ms} ms"
     );
 }
