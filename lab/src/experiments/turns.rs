@@ -26,8 +26,8 @@ pub(super) const FIT: u64 = 43;
 /// Chunks that fit where there is plenty of memory.
 pub(super) const PLENTY: u64 = 128;
 
-/// Rest after which a VM lends, where it is to within a turn.
-const LENDS_AFTER_NS: u64 = 100_000_000;
+/// Turns that show what each program's habit is (decision 0037): it works, and has rested twice. They are not counted.
+const HABIT: usize = 6;
 
 /// A policy on a card where so many chunks fit.
 #[derive(Clone, Copy, Debug)]
@@ -35,11 +35,11 @@ struct Job {
     policy: PolicyName,
     fit: u64,
     seed: u64,
-    /// Whether who rests lends its memory within a turn.
+    /// Whether who rests lends its memory, as a broker has it that nobody configured.
     lends: bool,
 }
 
-/// What became of turns after the first of each.
+/// What became of turns after those that show the programs' habits.
 #[derive(Clone, Debug)]
 pub(super) struct Turns {
     /// Nanoseconds of a round, for each turn.
@@ -77,7 +77,7 @@ pub(super) fn take(
         let hot = resting.remove(0);
         let (hot, rounds) = hot.work(&mut host, vm, turn_ns)?;
         resting.push(hot);
-        if turn >= 2 {
+        if turn >= HABIT {
             let notices = host.world.notices[before..].iter();
             taken.effects.push(Effects::of(notices.map(|(_, notice)| notice)));
             let mean = rounds.iter().sum::<u64>() as f64 / rounds.len().max(1) as f64;
@@ -101,7 +101,7 @@ pub(super) fn config(settings: &Settings, (policy, fit, seed): (PolicyName, u64,
 /// How many turns there are, and their length.
 pub(super) fn length(settings: &Settings) -> (usize, u64) {
     (
-        settings.choose(12, 4) as usize,
+        HABIT + settings.choose(10, 4) as usize,
         settings.choose(1_000_000_000, 300_000_000),
     )
 }
@@ -135,9 +135,10 @@ pub(super) fn run(settings: &Settings, onlooker: &dyn Onlooker) -> Result<Report
     };
     let outcomes = jobs::all(&jobs, onlooker, name, |job, onlooker| {
         let mut config = config(settings, (job.policy, job.fit, job.seed));
-        if job.lends {
-            config.lends_after_ns = LENDS_AFTER_NS;
-        }
+        config.lends_after_ns = match job.lends {
+            true => GpuConfig::default().lends_after_ns,
+            false => 0,
+        };
         take(config, length(settings), onlooker)
     })?;
     let of = |policy: PolicyName, lends: bool| {
@@ -175,7 +176,9 @@ pub(super) fn run(settings: &Settings, onlooker: &dyn Onlooker) -> Result<Report
         };
         Series {
             name: policy.to_string(),
-            points: (0..turns).map(|turn| ((turn + 3) as f64, at(turn))).collect(),
+            points: (0..turns)
+                .map(|turn| ((turn + HABIT + 1) as f64, at(turn)))
+                .collect(),
             is_line: true,
         }
     });
