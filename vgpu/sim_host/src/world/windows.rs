@@ -32,6 +32,8 @@ pub(super) struct Windows {
     mapped: Mapped,
     /// The page of the image that lives at a place, by page of the file.
     lent: BTreeMap<u64, u64>,
+    /// All of these pages.
+    living: BTreeSet<u64>,
     /// BAR1 where no page lives: USERD, above all.
     bar1: Arc<MmapRegion>,
     /// Bytes into BAR1 where USERD lies, and the channels that are looked at there.
@@ -49,6 +51,7 @@ impl Windows {
             layout,
             mapped,
             lent: BTreeMap::new(),
+            living: BTreeSet::new(),
             bar1: region(layout.part(Bar::Bar1).bytes as usize),
             userd: None,
             watched: BTreeSet::new(),
@@ -102,8 +105,8 @@ impl Windows {
     pub(super) fn lend(&mut self, offset: u64, at: u64, bytes: u64) {
         for page in 0..bytes / SMALL_PAGE {
             let (place, page) = (offset / SMALL_PAGE + page, at / SMALL_PAGE + page);
-            let lives = self.lent.values().any(|lent| *lent == page);
-            assert!(!lives, "page {page:#x} lives in two places");
+            let is_new = self.living.insert(page);
+            assert!(is_new, "page {page:#x} lives in two places");
             let before = self.lent.insert(place, page);
             assert!(before.is_none(), "two pages live at place {place:#x}");
             self.clear(place);
@@ -119,13 +122,20 @@ impl Windows {
                 Some(page),
                 "what lives at place {place:#x}"
             );
+            self.living.remove(&page);
         }
+    }
+
+    /// No page lives here any more.
+    fn leave(&mut self) {
+        self.lent.clear();
+        self.living.clear();
     }
 
     /// Whether a page of a range of the image lives here.
     pub(super) fn holds(&self, at: u64, bytes: u64) -> bool {
         let range = at / SMALL_PAGE..(at + bytes).div_ceil(SMALL_PAGE);
-        self.lent.values().any(|page| range.contains(page))
+        self.living.range(range).next().is_some()
     }
 }
 
@@ -235,7 +245,7 @@ impl<W: Watch> World<W> {
         if bytes == bytes_of_all {
             self.with_vm(vm, |memory| {
                 if let Some(windows) = &mut memory.windows {
-                    windows.lent.clear();
+                    windows.leave();
                     windows.bar1 = region(windows.bar1.size());
                 }
             });
