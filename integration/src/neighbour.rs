@@ -232,7 +232,18 @@ impl Host {
         Self::shaped(Shape::lending())
     }
 
-    /// The same with chunks of which each goes and comes in parts.
+    /// The same as a broker has it that nobody configured: who rests lends late, unless it rests for long as a habit.
+    ///
+    /// # Errors
+    /// The broker does not start.
+    pub fn lending_by_habit() -> Result<Self> {
+        Self::shaped(Shape {
+            lends_after_ns: GpuConfig::default().lends_after_ns,
+            ..Shape::lending()
+        })
+    }
+
+    /// One whose VMs lend after short rests, with chunks of which each goes and comes in parts.
     ///
     /// # Errors
     /// The broker does not start.

@@ -2,7 +2,7 @@
 
 use anyhow::{Context as _, Result};
 use integration::neighbour::attacks::{
-    AT_LENDERS, AT_LENDERS_OF_SLOW_HOSTS, AT_LOOKS, AT_PARTS, ATTACKS, Attack,
+    AT_LENDERS, AT_LENDERS_BY_HABIT, AT_LENDERS_OF_SLOW_HOSTS, AT_LOOKS, AT_PARTS, ATTACKS, Attack,
 };
 use integration::neighbour::blocks::AT_WORKERS;
 use integration::neighbour::everywhere::AT_WAITERS;
@@ -91,6 +91,23 @@ fn neighbour_gets_on_beside_vms_that_end_while_chunks_are_on_their_way() {
         moved > 0 && moved < pauses * LARGE_CHUNK / 2,
         "{moved} bytes were copied in {pauses} pauses"
     );
+}
+
+/// By default memory comes to the victim once the other rests for long as a habit, and goes with its next doorbell.
+#[test]
+fn neighbour_gets_on_beside_one_that_lends_by_habit() {
+    let host = Host::lending_by_habit().unwrap();
+    let mut victim = host.victim();
+    victim.wait_for(1).unwrap();
+    let attacker = host.attacker(&AT_LENDERS_BY_HABIT);
+    let mut blocks = 0;
+    while host.stats().unwrap().refilled_bytes < LENT {
+        victim.wait_for(1).unwrap();
+        blocks += 1;
+        assert!(blocks < ENOUGH, "too little was lent");
+    }
+    victim.end().unwrap();
+    attacker.end().unwrap();
 }
 
 /// Memory comes to the victim with each rest of the other's, and goes with its next doorbell; with rests that are too short none does.

@@ -104,7 +104,10 @@ pub const AT_PARTS: [Attack; 3] = [
     attack("rests that lend, and windows", rests_and_windows),
 ];
 
-/// The first of them where copies are dear.
+/// What is tried at one whose VMs lend soon if that is their habit ([`Host::lending_by_habit`](super::Host::lending_by_habit)).
+pub const AT_LENDERS_BY_HABIT: Attack = attack("rests that are a habit, and doorbells", rests_by_habit);
+
+/// The first of [`AT_LENDERS`] where copies are dear.
 pub const AT_LENDERS_OF_SLOW_HOSTS: Attack = attack("long rests that lend, and doorbells", rests_long);
 
 pub(super) const fn attack(name: &'static str, run: Code) -> Attack {
@@ -122,7 +125,10 @@ pub(super) fn again(place: &Place, mut once: impl FnMut() -> Result<()>) -> Resu
 }
 
 /// Runs a guest's code again and again, each time on a device as after power-on.
-pub(super) fn as_guest(place: &Place, bar1: Bar1, code: fn(&mut SimBus, &Place)) -> Result<()> {
+pub(super) fn as_guest<C>(place: &Place, bar1: Bar1, code: C) -> Result<()>
+where
+    C: Fn(&mut SimBus, &Place) + Copy + Send + 'static,
+{
     again(place, || {
         let its_own = place.clone();
         live::run(place, bar1, move |bus| {
@@ -370,32 +376,33 @@ fn many_tables(bus: &mut SimBus) {
 
 /// Works and rests in turns, each rest long enough to lend: its memory goes and comes, and what its neighbour has with it.
 fn rests(place: &Place) -> Result<()> {
-    as_guest(place, Bar1::ByMessages, |bus, place| {
-        work_and_rest(bus, place, LENDING_RESTS)
-    })
+    work_and_rest(place, &[LENDING_RESTS])
 }
 
 /// The same on a host that has other work: a rest has to pay for the copies before it lends, and those take long there.
 fn rests_long(place: &Place) -> Result<()> {
-    as_guest(place, Bar1::ByMessages, |bus, place| {
-        work_and_rest(bus, place, LONG_RESTS)
-    })
+    work_and_rest(place, &[LONG_RESTS])
+}
+
+/// At a broker whose VMs lend late: rests for long until that is its habit, and then no longer than it takes to lend.
+fn rests_by_habit(place: &Place) -> Result<()> {
+    work_and_rest(place, &[LONG_RESTS, LONG_RESTS, LENDING_RESTS])
 }
 
 /// The same with rests that lend nothing: memory that it does not use stays its own.
 fn never_rests(place: &Place) -> Result<()> {
-    as_guest(place, Bar1::ByMessages, |bus, place| {
-        work_and_rest(bus, place, SHORT_RESTS)
-    })
+    work_and_rest(place, &[SHORT_RESTS])
 }
 
-fn work_and_rest(bus: &mut SimBus, place: &Place, rests: u32) {
-    let mut rig = lender(bus);
-    while !place.is_over() {
-        rig.copies(bus, 1);
-        place.meter.count_block();
-        idle(bus, place, rests);
-    }
+fn work_and_rest(place: &Place, rests: &'static [u32]) -> Result<()> {
+    as_guest(place, Bar1::ByMessages, |bus, place| {
+        let mut rig = lender(bus);
+        for &rests in rests.iter().cycle().take_while(|_| !place.is_over()) {
+            rig.copies(bus, 1);
+            place.meter.count_block();
+            idle(bus, place, rests);
+        }
+    })
 }
 
 /// A guest with much in its VRAM and one channel.
