@@ -20,7 +20,7 @@ pub(crate) struct Activity {
     pub(crate) doorbells: u64,
     /// When the last one came.
     pub(crate) rang_at: Option<Tick>,
-    /// When it last used the GPU for all that is known: rang, took memory, or was not known to have no work on the card.
+    /// When it last used the GPU, or may have: rang, took memory, or was asked about and had work until then, as far as is known.
     pub(crate) used_at: Tick,
     /// It has rested for so long that what it uses is others' as far as nothing protects it.
     pub(crate) lends: bool,
